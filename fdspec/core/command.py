@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What crosses the scheduler topic: commands in, token events out. Frozen, plain, serialisable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from fdspec.core.sampling_params import SamplingParams
+
+
+class FinishReason(Enum):
+    """Why a choice ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """One request: a prompt and `params.n` choices.
+
+    Attributes:
+        request_id: unique on the topic; any characters.
+        prompt: prompt token ids, at least one.
+        params: `seed` and `max_tokens` are resolved (not None).
+        priority: smaller is served first; ties by arrival.
+    """
+
+    request_id: str
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """End every choice of a request; unknown ids are ignored."""
+
+    request_id: str
+
+
+Command = Submit | Abort
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Logprob (natural log) of one token and of the most likely ones at its position.
+
+    Attributes:
+        token_id: the token.
+        logprob: its log probability under the raw logits.
+        rank: 1 for the most likely token.
+        top: (token id, logprob), most likely first, ties by lower id.
+    """
+
+    token_id: int
+    logprob: float
+    rank: int
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DraftStats:
+    """What one step drafted for one choice, after the stop walk.
+
+    Attributes:
+        num_drafted: draft tokens that were verified.
+        num_accepted: of those, how many were accepted and kept.
+        source: name of the proposer.
+    """
+
+    num_drafted: int
+    num_accepted: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """New tokens of one choice, or its end, or both.
+
+    Attributes:
+        request_id: the Submit's id.
+        choice: 0..n-1.
+        index: output index of tokens[0]; consecutive events of a choice are contiguous.
+        tokens: new output tokens; may be empty for an abort or error.
+        logprobs: one for each token if requested.
+        prompt_logprobs: on the first event if requested: None for the first prompt token, then one
+            for each further prompt token.
+        finish: set on the last event of the choice.
+        stop_reason: the stop string or token id that ended it, None for EOS or length.
+        error: message for the client when finish is ERROR.
+        draft: drafting of this step; None if nothing was drafted.
+        num_cached: prompt tokens that needed no computation (first event).
+    """
+
+    request_id: str
+    choice: int
+    index: int
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    finish: FinishReason | None = None
+    stop_reason: int | str | None = None
+    error: str | None = None
+    draft: DraftStats | None = None
+    num_cached: int = 0

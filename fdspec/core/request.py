@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Request: the state of one choice of one request. Only the batch scheduler changes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fdspec.core.sampling_params import SamplingParams
+
+SequenceId = tuple[str, int]
+"""(request id, choice index): names one sequence of tokens inside an engine."""
+
+
+class Status(Enum):
+    """Where a request stands."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class TokenBuffer:
+    """Append-only int32 tokens. `view` is free of copies, and what it returned never changes."""
+
+    def __init__(self, tokens: tuple[int, ...] | list[int], reserve: int = 0) -> None:
+        self._data = np.empty(max(len(tokens) + reserve, 16), dtype=np.int32)
+        self._data[: len(tokens)] = tokens
+        self._length = len(tokens)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def append(self, tokens: tuple[int, ...]) -> None:
+        """Add tokens at the end; amortised O(len(tokens))."""
+        end = self._length + len(tokens)
+        if end > len(self._data):
+            grown = np.empty(max(2 * len(self._data), end), dtype=np.int32)
+            grown[: self._length] = self._data[: self._length]
+            self._data = grown
+        self._data[self._length : end] = tokens
+        self._length = end
+
+    def view(self, start: int = 0, end: int | None = None) -> NDArray[np.int32]:
+        """Tokens start..end (half open) without a copy. Does not modify."""
+        return self._data[start : self._length if end is None else end]
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One choice of one request.
+
+    While decoding, len(tokens) - num_computed == 1: the newest token is not in the cache yet.
+
+    Attributes:
+        sequence_id: (request id, choice index).
+        params: shared by the choices of the request.
+        tokens: prompt, then output.
+        num_prompt: how many of the tokens are prompt.
+        num_computed: tokens whose KV is in the cache.
+        block_ids: blocks that hold them, in order of position.
+        priority, arrival: order of service, smaller first; arrival is a counter.
+        num_preempted: how often it lost its blocks.
+    """
+
+    sequence_id: SequenceId
+    params: SamplingParams
+    tokens: TokenBuffer
+    num_prompt: int
+    priority: int = 0
+    arrival: int = 0
+    num_computed: int = 0
+    block_ids: list[int] = field(default_factory=list)
+    status: Status = Status.WAITING
+    num_preempted: int = 0
+
+    @property
+    def num_output(self) -> int:
+        """Number of output tokens so far."""
+        return len(self.tokens) - self.num_prompt

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SamplingParams: how the tokens of one request are chosen and when they end."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from fdspec.core.errors import InvalidParameter
+
+MAX_SEED = 2**63 - 1
+MAX_LOGIT_BIAS = 100.0
+# Below this temperature logits / temperature overflows or is one-hot anyway.
+GREEDY_TEMPERATURE = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """Parameters of one request; immutable, shared by all its choices.
+
+    The processors apply in this order, in float32: repetition, presence and frequency penalty,
+    logit_bias, bad words, min_tokens mask, temperature, top_k, top_p, min_p.
+
+    Attributes:
+        max_tokens: most output tokens of a choice; None means up to the model's length.
+        min_tokens: EOS, stop ids and stop strings cannot end the output before this many tokens.
+        temperature: 0 (or below 1e-5) is greedy.
+        top_p: keep the smallest set of most likely tokens with at least this mass.
+        top_k: keep the k most likely tokens; 0 keeps all.
+        min_p: drop tokens less likely than min_p times the most likely one.
+        seed: key of the position-keyed noise; None draws a fresh key at submission.
+        n: number of choices.
+        stop: strings that end the output (matched on UTF-8 bytes, across tokens).
+        stop_token_ids: ids that end the output like EOS.
+        ignore_eos: go on after EOS, until max_tokens.
+        include_stop_str_in_output: keep the stop string in the text.
+        repetition_penalty: divides (or multiplies) logits of tokens in prompt + output.
+        presence_penalty: subtracted once for a token present in the output.
+        frequency_penalty: subtracted for each occurrence in the output.
+        logit_bias: (token id, value) pairs added to the logits.
+        bad_words_token_ids: token sequences that must not be completed.
+        logprobs: number of top logprobs for each output token; None returns none, 0 the token's own.
+        prompt_logprobs: the same for prompt tokens.
+        max_draft_tokens: upper limit of draft tokens a step for this request; None leaves the
+            server's setting, 0 turns speculation off for the request.
+    """
+
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    n: int = 1
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    include_stop_str_in_output: bool = False
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    max_draft_tokens: int | None = None
+
+    @property
+    def is_greedy(self) -> bool:
+        """True if no noise enters the choice."""
+        return self.temperature < GREEDY_TEMPERATURE
+
+    @property
+    def has_penalties(self) -> bool:
+        """True if token counts of the history change the logits."""
+        return (
+            self.repetition_penalty != 1.0
+            or self.presence_penalty != 0.0
+            or self.frequency_penalty != 0.0
+        )
+
+    def validate(self, *, vocab_size: int, max_logprobs: int = 20) -> None:
+        """Check every field. Does not modify.
+
+        Args:
+            vocab_size: ids must be in 0..vocab_size - 1.
+            max_logprobs: largest allowed `logprobs` and `prompt_logprobs`; -1 means vocab_size.
+
+        Raises:
+            InvalidParameter: names the first field that is out of range.
+        """
+        if self.max_tokens is not None:
+            _check_int("max_tokens", self.max_tokens, 1)
+        _check_int("min_tokens", self.min_tokens, 0)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise InvalidParameter(
+                "min_tokens",
+                f"min_tokens ({self.min_tokens}) must not exceed max_tokens ({self.max_tokens})",
+            )
+        _check_float("temperature", self.temperature, 0.0, math.inf)
+        _check_float("top_p", self.top_p, 0.0, 1.0, open_low=True)
+        _check_int("top_k", self.top_k, 0)
+        _check_float("min_p", self.min_p, 0.0, 1.0)
+        if self.seed is not None:
+            _check_int("seed", self.seed, 0, MAX_SEED)
+        _check_int("n", self.n, 1, 128)
+        _check_float("repetition_penalty", self.repetition_penalty, 0.0, math.inf, open_low=True)
+        _check_float("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _check_float("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        for text in self.stop:
+            if not text:
+                raise InvalidParameter("stop", "stop strings must not be empty")
+        for token_id in self.stop_token_ids:
+            _check_token_id("stop_token_ids", token_id, vocab_size)
+        for token_id, value in self.logit_bias:
+            _check_token_id("logit_bias", token_id, vocab_size)
+            _check_float("logit_bias", value, -MAX_LOGIT_BIAS, MAX_LOGIT_BIAS)
+        for word in self.bad_words_token_ids:
+            if not word:
+                raise InvalidParameter("bad_words", "bad words must not be empty")
+            for token_id in word:
+                _check_token_id("bad_words_token_ids", token_id, vocab_size)
+        limit = vocab_size if max_logprobs < 0 else max_logprobs
+        if self.logprobs is not None:
+            _check_int("logprobs", self.logprobs, 0, limit)
+        if self.prompt_logprobs is not None:
+            _check_int("prompt_logprobs", self.prompt_logprobs, 0, limit)
+        if self.max_draft_tokens is not None:
+            _check_int("speculative.num_speculative_tokens", self.max_draft_tokens, 0)
+
+
+def _check_int(param: str, value: int, low: int, high: int | None = None) -> None:
+    allowed = f"at least {low}" if high is None else f"between {low} and {high}"
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidParameter(param, f"{param} must be an integer, got {value!r}")
+    if value < low or (high is not None and value > high):
+        raise InvalidParameter(param, f"{param} must be {allowed}, got {value}")
+
+
+def _check_float(
+    param: str, value: float, low: float, high: float, *, open_low: bool = False
+) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InvalidParameter(param, f"{param} must be a finite number, got {value!r}")
+    if value > high or value < low or (open_low and value == low):
+        left = "(" if open_low else "["
+        right = f"{high:g}]" if math.isfinite(high) else "inf)"
+        raise InvalidParameter(param, f"{param} must be in {left}{low:g}, {right}, got {value:g}")
+
+
+def _check_token_id(param: str, token_id: int, vocab_size: int) -> None:
+    if isinstance(token_id, bool) or not isinstance(token_id, int):
+        raise InvalidParameter(param, f"{param}: token ids must be integers, got {token_id!r}")
+    if not 0 <= token_id < vocab_size:
+        raise InvalidParameter(
+            param, f"{param}: token id {token_id} is outside the vocabulary 0..{vocab_size - 1}"
+        )
