@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fdspec: serve PaddlePaddle language models with speculative decoding that changes latency only."""
+"""fdspec: serve PaddlePaddle language models; speculative decoding changes latency only."""
 
 from fdspec.core import SamplingParams
 from fdspec.version import __version__

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values of one engine step: plan, model output, verdicts. Frozen; each stage hands on a new one."""
+"""The values of one engine step: plan, model output, verdicts. Frozen; each stage makes its own."""
 
 from __future__ import annotations
 

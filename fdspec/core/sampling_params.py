@@ -39,7 +39,7 @@ class SamplingParams:
         frequency_penalty: subtracted for each occurrence in the output.
         logit_bias: (token id, value) pairs added to the logits.
         bad_words_token_ids: token sequences that must not be completed.
-        logprobs: number of top logprobs for each output token; None returns none, 0 the token's own.
+        logprobs: number of top logprobs for each output token; None gives none, 0 the token's own.
         prompt_logprobs: the same for prompt tokens.
         max_draft_tokens: upper limit of draft tokens a step for this request; None leaves the
             server's setting, 0 turns speculation off for the request.
