@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Offline latency of one model at batch 1: decode, prefill, and what speculation gains.
+
+Plain and speculative runs alternate inside one process, so that their ratio holds on a noisy
+machine. Every answer of a pair must have the same tokens; the program fails if one differs.
+
+    python benchmarks/bench_latency.py --config configs/yaml/quickstart.yaml --output latency.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+from workloads import chat_messages, code_messages, extractive_messages, filler_text
+
+from fdspec import LLM, SamplingParams
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median, least and greatest of repeated measurements."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: list[float]) -> Spread:
+        """Summarise at least one value."""
+        return cls(statistics.median(values), min(values), max(values))
+
+    def __str__(self) -> str:
+        return f"{self.median:8.2f}  ({self.low:.2f} .. {self.high:.2f})"
+
+
+def timed(run: Callable[[], Any]) -> tuple[float, Any]:
+    """Seconds that a call took, and its result."""
+    start_s = time.perf_counter()
+    result = run()
+    return time.perf_counter() - start_s, result
+
+
+def measure_prefill(llm: LLM, num_tokens: int, rounds: int) -> Spread:
+    """Prompt tokens per second for a prompt of num_tokens; one output token, not counted.
+
+    Every prompt starts at another token, so that no cache of prefixes can answer it.
+    """
+    token_ids = llm.tokenizer.encode(filler_text())
+    params = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
+    rates = []
+    for index in range(rounds + 1):
+        prompt = token_ids[index : index + num_tokens]
+        seconds, _ = timed(lambda p=prompt: llm.generate([p], params, use_tqdm=False))
+        rates.append(num_tokens / seconds)
+    return Spread.of(rates[1:])
+
+
+def measure_decode(llm: LLM, num_context: int, num_output: int, rounds: int) -> Spread:
+    """Output tokens per second of plain decoding after num_context tokens, prefill excluded."""
+    token_ids = llm.tokenizer.encode(filler_text())
+    base = SamplingParams(temperature=0.0, ignore_eos=True, max_draft_tokens=0)
+    rates = []
+    for index in range(rounds + 1):
+        prompt = token_ids[index : index + num_context]
+        first_s, _ = timed(
+            lambda p=prompt: llm.generate([p], replace(base, max_tokens=1), use_tqdm=False)
+        )
+        all_s, _ = timed(
+            lambda p=prompt: llm.generate([p], replace(base, max_tokens=num_output), use_tqdm=False)
+        )
+        rates.append((num_output - 1) / (all_s - first_s))
+    return Spread.of(rates[1:])
+
+
+@dataclass(frozen=True)
+class SpeculationResult:
+    """Plain against speculative on the same prompts, pair by pair."""
+
+    plain_tokens_per_s: Spread
+    speculative_tokens_per_s: Spread
+    speed_up: Spread
+    tokens_per_step: float
+    acceptance_rate: float
+    num_pairs: int
+
+
+def measure_speculation(
+    llm: LLM, conversations: list[list[dict[str, str]]], num_output: int, label: str
+) -> SpeculationResult:
+    """Run each conversation plain and with drafts, in alternating order, and compare.
+
+    Raises:
+        SystemExit: if the tokens of a pair differ.
+    """
+    speculative = SamplingParams(max_tokens=num_output, temperature=0.0)
+    plain = replace(speculative, max_draft_tokens=0)
+    plain_rates, speculative_rates, ratios = [], [], []
+    num_tokens = num_steps = num_drafted = num_accepted = 0
+    for index, messages in enumerate(tqdm(conversations, desc=label, file=sys.stderr)):
+        order = [plain, speculative] if index % 2 == 0 else [speculative, plain]
+        runs = {}
+        for params in order:
+            seconds, outputs = timed(lambda m=messages, p=params: llm.chat([m], p, use_tqdm=False))
+            runs[params.max_draft_tokens] = (seconds, outputs[0].outputs[0])
+        (plain_s, plain_output), (speculative_s, speculative_output) = runs[0], runs[None]
+        if plain_output.token_ids != speculative_output.token_ids:
+            raise SystemExit(f"{label}: speculation changed the answer to {messages}")
+        count = len(plain_output.token_ids)
+        plain_rates.append(count / plain_s)
+        speculative_rates.append(count / speculative_s)
+        ratios.append(plain_s / speculative_s)
+        stats = speculative_output.draft
+        num_tokens += count
+        num_steps += count - stats.num_accepted
+        num_drafted += stats.num_drafted
+        num_accepted += stats.num_accepted
+    return SpeculationResult(
+        Spread.of(plain_rates),
+        Spread.of(speculative_rates),
+        Spread.of(ratios),
+        num_tokens / num_steps,
+        num_accepted / max(num_drafted, 1),
+        len(conversations),
+    )
+
+
+def print_table(report: dict[str, Any]) -> None:
+    """The report as text, one figure a line."""
+    print(f"\n{report['model']} on {report['machine']}, {report['num_threads']} threads")
+    print(f"{'figure':44s} median  (low .. high)")
+    for name, spread in report["prefill_tokens_per_s"].items():
+        print(f"{f'prefill {name} tokens, tokens/s':44s} {spread}")
+    for name, spread in report["decode_tokens_per_s"].items():
+        print(f"{f'decode {name}, tokens/s':44s} {spread}")
+    for name, result in report["speculation"].items():
+        print(f"{f'{name}: plain, tokens/s':44s} {result.plain_tokens_per_s}")
+        print(f"{f'{name}: speculative, tokens/s':44s} {result.speculative_tokens_per_s}")
+        print(f"{f'{name}: speed-up':44s} {result.speed_up}")
+        print(f"{f'{name}: tokens per step':44s} {result.tokens_per_step:8.2f}")
+        print(f"{f'{name}: drafts accepted':44s} {100 * result.acceptance_rate:8.1f} %")
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--config", default="configs/yaml/quickstart.yaml", help="YAML file")
+    parser.add_argument(
+        "--speculative-config",
+        type=json.loads,
+        default={"method": "ngram", "num_speculative_tokens": 5},
+        help="JSON object",
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="repetitions of each figure")
+    parser.add_argument("--chat-prompts", type=int, default=20, help="pairs of free chat, up to 24")
+    parser.add_argument("--max-tokens", type=int, default=256, help="tokens of each answer")
+    parser.add_argument("--output", type=Path, help="JSON file to write")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure, print, write."""
+    arguments = parse_arguments()
+    llm = LLM(config=arguments.config, speculative_config=arguments.speculative_config)
+    extractive = [extractive_messages()] * arguments.rounds
+    code = [code_messages()] * arguments.rounds
+    chat = chat_messages()[: arguments.chat_prompts]
+    longest = llm.max_model_len - 1
+    report = {
+        "model": str(llm.model),
+        "machine": f"{platform.machine()} {platform.processor()}".strip(),
+        "num_threads": llm.num_threads,
+        "speculative_config": arguments.speculative_config,
+        "prefill_tokens_per_s": {
+            str(n): measure_prefill(llm, n, arguments.rounds)
+            for n in (128, 512, 2048)
+            if n <= longest
+        },
+        "decode_tokens_per_s": {
+            "128 after 128": measure_decode(llm, 128, 128, arguments.rounds),
+            "128 after 1024": measure_decode(llm, 1024, 128, arguments.rounds),
+        },
+        "speculation": {
+            "extractive": measure_speculation(llm, extractive, 512, "extractive"),
+            "code": measure_speculation(llm, code, arguments.max_tokens, "code"),
+            "free chat": measure_speculation(llm, chat, arguments.max_tokens, "free chat"),
+        },
+    }
+    print_table(report)
+    if arguments.output:
+        arguments.output.write_text(json.dumps(report, default=asdict, indent=2) + "\n")
+        print(f"\nwritten to {arguments.output}")
+
+
+if __name__ == "__main__":
+    main()
