@@ -32,6 +32,7 @@ class SequencePlan:
         params: how to sample.
         samples: True if the last committed row is the newest token, so that a next token is chosen;
             False for a chunk in the middle of a prompt.
+        next_token: the known token that follows the last committed row; None where `samples`.
     """
 
     sequence_id: SequenceId
@@ -42,6 +43,7 @@ class SequencePlan:
     block_ids: tuple[int, ...]
     params: SamplingParams
     samples: bool
+    next_token: int | None = None
 
     @property
     def num_committed_rows(self) -> int:
