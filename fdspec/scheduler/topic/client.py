@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The asyncio side of a topic: submits commands and routes each request's events to its stream.
+
+Owned by the frontend's event loop; nothing here may be called from another thread. Back ends only
+add how a command leaves and how messages arrive (`_send`, and calls of `dispatch`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable
+
+from fdspec.core import Abort, Command, EngineDead, Submit, TokenEvent
+from fdspec.scheduler.topic.in_process import InProcessTopic
+from fdspec.scheduler.topic.messages import EngineMessage, EngineStats, Fatal, Ready
+
+
+class EventStream:
+    """The events of one request, in order; iterating ends after the last event of every choice.
+
+    Each item is the list of all events that have arrived since the last one, so that a slow reader
+    catches up in one go.
+    """
+
+    def __init__(self, request_id: str, num_choices: int) -> None:
+        self.request_id = request_id
+        self._num_unfinished = num_choices
+        self._pending: list[TokenEvent] = []
+        self._error: str | None = None
+        self._arrived = asyncio.Event()
+
+    @property
+    def is_finished(self) -> bool:
+        """True if every choice has had its last event, read or not. Does not modify."""
+        return self._num_unfinished == 0
+
+    def push(self, event: TokenEvent) -> None:
+        """Add an event (called by the client that owns this stream)."""
+        self._pending.append(event)
+        if event.finish is not None:
+            self._num_unfinished -= 1
+        self._arrived.set()
+
+    def fail(self, message: str) -> None:
+        """End the stream: after the events so far, iterating raises EngineDead."""
+        self._error = message
+        self._arrived.set()
+
+    async def __aiter__(self) -> AsyncIterator[list[TokenEvent]]:
+        """Yield batches of events.
+
+        Raises:
+            EngineDead: the engine ended before the request did.
+        """
+        while True:
+            if self._pending:
+                batch, self._pending = self._pending, []
+                yield batch
+            elif self.is_finished:
+                return
+            elif self._error is not None:
+                raise EngineDead(self._error)
+            else:
+                self._arrived.clear()
+                await self._arrived.wait()
+
+
+class TopicClient(ABC):
+    """Submits requests to one engine and hands out their event streams.
+
+    Attributes:
+        ready: what the engine said when it came up; None before.
+        stats: the engine's latest statistics.
+        death: why the engine is gone; None while it lives.
+        on_stats: called with each EngineStats; replace it to watch.
+        on_death: called once with the reason when the engine is gone; replace it to watch.
+    """
+
+    def __init__(self) -> None:
+        self.ready: Ready | None = None
+        self.stats = EngineStats()
+        self.death: str | None = None
+        self.on_stats: Callable[[EngineStats], None] = lambda _: None
+        self.on_death: Callable[[str], None] = lambda _: None
+        self._streams: dict[str, EventStream] = {}
+        self._ready_or_dead = asyncio.Event()
+
+    async def wait_ready(self) -> Ready:
+        """Wait until the engine takes commands.
+
+        Raises:
+            EngineDead: it ended before.
+        """
+        await self._ready_or_dead.wait()
+        if self.death is not None:
+            raise EngineDead(self.death)
+        assert self.ready is not None
+        return self.ready
+
+    @property
+    def num_requests(self) -> int:
+        """Streams handed out and not released. Does not modify."""
+        return len(self._streams)
+
+    async def submit(self, command: Submit) -> EventStream:
+        """Send a request; `release` the stream in every case.
+
+        Raises:
+            EngineDead: there is no engine to send it to.
+        """
+        if self.death is not None:
+            raise EngineDead(self.death)
+        assert command.request_id not in self._streams, "request ids are unique on a topic"
+        stream = EventStream(command.request_id, command.params.n)
+        self._streams[command.request_id] = stream
+        try:
+            self._send(command)
+        except EngineDead:
+            del self._streams[command.request_id]
+            raise
+        return stream
+
+    def release(self, stream: EventStream) -> None:
+        """Forget a stream; the engine is told to abort what has not ended. Idempotent."""
+        if self._streams.pop(stream.request_id, None) is None:
+            return
+        if not stream.is_finished and self.death is None:
+            self._send(Abort(stream.request_id))
+
+    def dispatch(self, message: EngineMessage) -> None:
+        """Take a message of the engine; events of released streams are dropped."""
+        if isinstance(message, tuple):
+            for event in message:
+                stream = self._streams.get(event.request_id)
+                if stream is not None:
+                    stream.push(event)
+        elif isinstance(message, EngineStats):
+            self.stats = message
+            self.on_stats(message)
+        elif isinstance(message, Ready):
+            self.ready = message
+            self._ready_or_dead.set()
+        elif isinstance(message, Fatal):
+            self.engine_died(message.message)
+
+    def engine_died(self, reason: str) -> None:
+        """Fail every stream; later calls change nothing."""
+        if self.death is not None:
+            return
+        self.death = reason
+        self._ready_or_dead.set()
+        self.fail_streams(reason)
+        self.on_death(reason)
+
+    def fail_streams(self, reason: str) -> None:
+        """End every stream with an error; their release tells a living engine to abort."""
+        for stream in self._streams.values():
+            stream.fail(reason)
+
+    def close(self) -> None:  # noqa: B027 (a back end without resources has nothing to do)
+        """Free the transport."""
+
+    @abstractmethod
+    def _send(self, command: Command) -> None:
+        """Hand a command to the engine; EngineDead if it is not there."""
+
+
+class InProcessClient(TopicClient):
+    """A client of an `InProcessTopic` whose engine runs in another thread of this process."""
+
+    def __init__(self, topic: InProcessTopic) -> None:
+        super().__init__()
+        self._topic = topic
+        loop = asyncio.get_running_loop()
+
+        def hand_over(message: EngineMessage) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self.dispatch, message)
+
+        topic.listen(hand_over)
+
+    def _send(self, command: Command) -> None:
+        self._topic.send(command)

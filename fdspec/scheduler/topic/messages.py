@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine tells its clients besides token events: that it is ready, its state, its end.
+
+Plain frozen dataclasses, sent by `fdspec.scheduler.topic.codec`; engines publish them and the
+frontend reads them. Commands and token events themselves are in `fdspec.core.command`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fdspec.core import TokenEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The engine has loaded its model and takes commands; sent once, before anything else.
+
+    Attributes:
+        vocab_size: ids that the model knows: 0..vocab_size - 1.
+        max_model_len: most tokens of a sequence, prompt and output together.
+        num_blocks: KV blocks of the pool.
+        block_size: tokens in a block.
+        max_num_seqs: most sequences in one step.
+        speculative_method: name of the proposer, or None when speculation is off.
+        num_speculative_tokens: most draft tokens a step and sequence.
+        details: further facts for logs and the metric `cache_config_info`.
+    """
+
+    vocab_size: int
+    max_model_len: int
+    num_blocks: int
+    block_size: int
+    max_num_seqs: int
+    speculative_method: str | None = None
+    num_speculative_tokens: int = 0
+    details: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """State of the engine now (gauges), and since its start (names ending in `_total`).
+
+    Attributes:
+        num_running: sequences that hold blocks.
+        num_waiting: sequences that wait for admission.
+        num_blocks: KV blocks of the pool.
+        num_free_blocks: of those, how many can be given out.
+        num_preempted_total: times that a sequence lost its blocks.
+        num_steps_total: engine steps that computed something.
+        num_rows_total: rows (prompt, decode and draft tokens) computed.
+        num_drafts_total: drafts that were verified.
+        num_draft_tokens_total: draft tokens that were verified.
+        num_accepted_tokens_total: draft tokens that were accepted and kept.
+    """
+
+    num_running: int = 0
+    num_waiting: int = 0
+    num_blocks: int = 0
+    num_free_blocks: int = 0
+    num_preempted_total: int = 0
+    num_steps_total: int = 0
+    num_rows_total: int = 0
+    num_drafts_total: int = 0
+    num_draft_tokens_total: int = 0
+    num_accepted_tokens_total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fatal:
+    """The engine cannot go on; its last message.
+
+    Attributes:
+        message: what happened, for people.
+    """
+
+    message: str
+
+
+Status = Ready | EngineStats | Fatal
+EngineMessage = tuple[TokenEvent, ...] | Status
+"""Everything that travels from an engine to a client; a tuple holds the events of one step."""

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Both back ends behave alike: routing, streams, aborts, death; the engine's end is in a thread."""
+
+import asyncio
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from fdspec.core import Abort, Command, EngineDead, FinishReason, SamplingParams, Submit, TokenEvent
+from fdspec.scheduler.topic import (
+    EngineStats,
+    Fatal,
+    InProcessClient,
+    InProcessTopic,
+    Ready,
+    ZmqEngineTopic,
+    ZmqTopicClient,
+)
+
+READY = Ready(100, 64, 8, 16, 4)
+DEADLINE_S = 30.0
+
+
+def open_pair(kind):
+    if kind == "in_process":
+        topic = InProcessTopic()
+        return topic, InProcessClient(topic)
+    client = ZmqTopicClient()
+    return ZmqEngineTopic(client.endpoint), client
+
+
+@pytest.fixture(params=["in_process", "zmq"])
+def run(request):
+    """Run `scenario(engine, client)` in an event loop, with everything closed afterwards."""
+
+    def run_scenario(scenario):
+        async def main():
+            engine, client = open_pair(request.param)
+            try:
+                engine.publish(READY)
+                assert await client.wait_ready() == READY
+                await scenario(engine, client)
+            finally:
+                client.close()
+                engine.close()
+
+        asyncio.run(asyncio.wait_for(main(), DEADLINE_S))
+
+    return run_scenario
+
+
+async def poll(engine, count):
+    """The engine's next `count` commands."""
+    commands: list[Command] = []
+    while len(commands) < count:
+        commands += await asyncio.to_thread(engine.poll, count - len(commands), 1.0)
+    return commands
+
+
+def submit(request_id, num_choices=1):
+    return Submit(request_id, (1, 2), SamplingParams(max_tokens=4, seed=1, n=num_choices))
+
+
+async def collect(stream):
+    return [event async for batch in stream for event in batch]
+
+
+def test_events_reach_their_own_stream_in_order(run):
+    async def scenario(engine, client):
+        first, second = await client.submit(submit("a")), await client.submit(submit("b", 2))
+        assert await poll(engine, 2) == [submit("a"), submit("b", 2)]
+        end = FinishReason.LENGTH
+        events = [
+            TokenEvent("a", 0, 0, (5,)),
+            TokenEvent("b", 1, 0, (6, 7), finish=end),
+            TokenEvent("unknown", 0, 0, (9,)),
+            TokenEvent("b", 0, 0, (8,)),
+        ]
+        engine.emit(events)
+        engine.emit(
+            [TokenEvent("a", 0, 1, (5,), finish=end), TokenEvent("b", 0, 1, (8,), finish=end)]
+        )
+        assert [event.index for event in await collect(first)] == [0, 1]
+        assert [(e.choice, e.tokens) for e in await collect(second)] == [
+            (1, (6, 7)),
+            (0, (8,)),
+            (0, (8,)),
+        ]
+        client.release(first)
+        client.release(second)
+        assert client.num_requests == 0
+        engine_commands = await asyncio.to_thread(engine.poll, 8, 0.05)
+        assert engine_commands == [], "a finished request is not aborted"
+
+    run(scenario)
+
+
+def test_releasing_an_unfinished_stream_aborts_once(run):
+    async def scenario(engine, client):
+        stream = await client.submit(submit("a"))
+        client.release(stream)
+        client.release(stream)
+        assert await poll(engine, 2) == [submit("a"), Abort("a")]
+        assert await asyncio.to_thread(engine.poll, 8, 0.05) == []
+        engine.emit([TokenEvent("a", 0, 0, (1,))])
+        engine.publish(EngineStats(num_running=3))
+        while client.stats.num_running != 3:
+            await asyncio.sleep(0.001)
+
+    run(scenario)
+
+
+def test_many_messages_both_ways(run):
+    async def scenario(engine, client):
+        streams = [await client.submit(submit(f"{i}")) for i in range(50)]
+        assert len(await poll(engine, 50)) == 50
+        for index in range(200):
+            last = FinishReason.LENGTH if index == 199 else None
+            engine.emit([TokenEvent(f"{i}", 0, index, (index,), finish=last) for i in range(50)])
+        for stream in streams:
+            assert [event.index for event in await collect(stream)] == list(range(200))
+
+    run(scenario)
+
+
+def test_death_fails_streams_after_their_events(run):
+    async def scenario(engine, client):
+        reasons: list[str] = []
+        client.on_death = reasons.append
+        stream = await client.submit(submit("a"))
+        await poll(engine, 1)
+        engine.emit([TokenEvent("a", 0, 0, (5,))])
+        engine.publish(Fatal("the disk is on fire"))
+        seen: list[TokenEvent] = []
+        with pytest.raises(EngineDead, match="disk is on fire"):
+            async for batch in stream:
+                seen += batch
+        assert [event.tokens for event in seen] == [(5,)]
+        client.engine_died("again")
+        assert reasons == ["the disk is on fire"]
+        with pytest.raises(EngineDead, match="disk is on fire"):
+            await client.submit(submit("b"))
+        client.release(stream)
+
+    run(scenario)
+
+
+def test_waiting_for_an_engine_that_dies():
+    async def main():
+        topic = InProcessTopic()
+        client = InProcessClient(topic)
+        topic.publish(Fatal("no model"))
+        with pytest.raises(EngineDead, match="no model"):
+            await client.wait_ready()
+
+    asyncio.run(main())
+
+
+def test_socket_is_private_and_removed():
+    async def main():
+        client = ZmqTopicClient()
+        path = Path(client.endpoint.removeprefix("ipc://"))
+        assert stat.S_IMODE(os.stat(path.parent).st_mode) == 0o700
+        assert path.exists()
+        client.close()
+        client.close()
+        assert not path.parent.exists()
+
+    asyncio.run(main())
+
+
+def test_submit_without_an_engine_process():
+    async def main():
+        client = ZmqTopicClient()
+        try:
+            with pytest.raises(EngineDead, match="does not take requests"):
+                await client.submit(submit("a"))
+            assert client.num_requests == 0
+        finally:
+            client.close()
+
+    asyncio.run(main())
+
+
+def test_a_foreign_frame_ends_the_engine():
+    async def main():
+        client = ZmqTopicClient()
+        engine = ZmqEngineTopic(client.endpoint)
+        try:
+            engine._socket.send(b"\x09nonsense")
+            with pytest.raises(EngineDead, match="version 9"):
+                await client.wait_ready()
+        finally:
+            client.close()
+            engine.close()
+
+    asyncio.run(asyncio.wait_for(main(), DEADLINE_S))
