@@ -69,7 +69,7 @@ async def collect(stream):
 
 def test_events_reach_their_own_stream_in_order(run):
     async def scenario(engine, client):
-        first, second = await client.submit(submit("a")), await client.submit(submit("b", 2))
+        first, second = await client.submit([submit("a")]), await client.submit([submit("b", 2)])
         assert await poll(engine, 2) == [submit("a"), submit("b", 2)]
         end = FinishReason.LENGTH
         events = [
@@ -99,7 +99,7 @@ def test_events_reach_their_own_stream_in_order(run):
 
 def test_releasing_an_unfinished_stream_aborts_once(run):
     async def scenario(engine, client):
-        stream = await client.submit(submit("a"))
+        stream = await client.submit([submit("a")])
         client.release(stream)
         client.release(stream)
         assert await poll(engine, 2) == [submit("a"), Abort("a")]
@@ -112,9 +112,30 @@ def test_releasing_an_unfinished_stream_aborts_once(run):
     run(scenario)
 
 
+def test_one_stream_for_several_requests(run):
+    async def scenario(engine, client):
+        stream = await client.submit([submit("a"), submit("b", 2), submit("c")])
+        await poll(engine, 3)
+        end = FinishReason.LENGTH
+        engine.emit([TokenEvent("b", 0, 0, (1,), finish=end), TokenEvent("a", 0, 0, (2,))])
+        engine.emit([TokenEvent("a", 0, 1, (3,), finish=end), TokenEvent("b", 1, 0, (4,))])
+        seen: list[TokenEvent] = []
+        async for batch in stream:
+            seen += batch
+            if len(seen) == 4:
+                break
+        assert [event.tokens for event in seen] == [(1,), (2,), (3,), (4,)]
+        assert stream.unfinished_ids() == ["b", "c"]
+        client.release(stream)
+        assert await poll(engine, 2) == [Abort("b"), Abort("c")]
+        assert client.num_requests == 0
+
+    run(scenario)
+
+
 def test_many_messages_both_ways(run):
     async def scenario(engine, client):
-        streams = [await client.submit(submit(f"{i}")) for i in range(50)]
+        streams = [await client.submit([submit(f"{i}")]) for i in range(50)]
         assert len(await poll(engine, 50)) == 50
         for index in range(200):
             last = FinishReason.LENGTH if index == 199 else None
@@ -129,7 +150,7 @@ def test_death_fails_streams_after_their_events(run):
     async def scenario(engine, client):
         reasons: list[str] = []
         client.on_death = reasons.append
-        stream = await client.submit(submit("a"))
+        stream = await client.submit([submit("a")])
         await poll(engine, 1)
         engine.emit([TokenEvent("a", 0, 0, (5,))])
         engine.publish(Fatal("the disk is on fire"))
@@ -141,7 +162,7 @@ def test_death_fails_streams_after_their_events(run):
         client.engine_died("again")
         assert reasons == ["the disk is on fire"]
         with pytest.raises(EngineDead, match="disk is on fire"):
-            await client.submit(submit("b"))
+            await client.submit([submit("b")])
         client.release(stream)
 
     run(scenario)
@@ -176,7 +197,7 @@ def test_submit_without_an_engine_process():
         client = ZmqTopicClient()
         try:
             with pytest.raises(EngineDead, match="does not take requests"):
-                await client.submit(submit("a"))
+                await client.submit([submit("a")])
             assert client.num_requests == 0
         finally:
             client.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from fdspec.core import Abort, Command, EngineDead, Submit, TokenEvent
 from fdspec.scheduler.topic.in_process import InProcessTopic
@@ -17,29 +17,32 @@ from fdspec.scheduler.topic.messages import EngineMessage, EngineStats, Fatal, R
 
 
 class EventStream:
-    """The events of one request, in order; iterating ends after the last event of every choice.
+    """The events of some requests, merged in order; ends after the last event of every choice.
 
-    Each item is the list of all events that have arrived since the last one, so that a slow reader
-    catches up in one go.
+    Each item of an iteration is the list of all events that have arrived since the last one, so
+    that a slow reader catches up in one go.
     """
 
-    def __init__(self, request_id: str, num_choices: int) -> None:
-        self.request_id = request_id
-        self._num_unfinished = num_choices
+    def __init__(self, commands: Sequence[Submit]) -> None:
+        self._num_unfinished = {command.request_id: command.params.n for command in commands}
         self._pending: list[TokenEvent] = []
         self._error: str | None = None
         self._arrived = asyncio.Event()
 
     @property
-    def is_finished(self) -> bool:
-        """True if every choice has had its last event, read or not. Does not modify."""
-        return self._num_unfinished == 0
+    def request_ids(self) -> tuple[str, ...]:
+        """The requests whose events these are. Does not modify."""
+        return tuple(self._num_unfinished)
+
+    def unfinished_ids(self) -> list[str]:
+        """Requests with a choice that has not had its last event, read or not."""
+        return [request_id for request_id, count in self._num_unfinished.items() if count]
 
     def push(self, event: TokenEvent) -> None:
         """Add an event (called by the client that owns this stream)."""
         self._pending.append(event)
         if event.finish is not None:
-            self._num_unfinished -= 1
+            self._num_unfinished[event.request_id] -= 1
         self._arrived.set()
 
     def fail(self, message: str) -> None:
@@ -57,7 +60,7 @@ class EventStream:
             if self._pending:
                 batch, self._pending = self._pending, []
                 yield batch
-            elif self.is_finished:
+            elif not self.unfinished_ids():
                 return
             elif self._error is not None:
                 raise EngineDead(self._error)
@@ -100,33 +103,35 @@ class TopicClient(ABC):
 
     @property
     def num_requests(self) -> int:
-        """Streams handed out and not released. Does not modify."""
+        """Requests submitted and not released. Does not modify."""
         return len(self._streams)
 
-    async def submit(self, command: Submit) -> EventStream:
-        """Send a request; `release` the stream in every case.
+    async def submit(self, commands: Sequence[Submit]) -> EventStream:
+        """Send requests whose events belong together; `release` the stream in every case.
 
         Raises:
-            EngineDead: there is no engine to send it to.
+            EngineDead: there is no engine to send them to.
         """
         if self.death is not None:
             raise EngineDead(self.death)
-        assert command.request_id not in self._streams, "request ids are unique on a topic"
-        stream = EventStream(command.request_id, command.params.n)
-        self._streams[command.request_id] = stream
+        stream = EventStream(commands)
         try:
-            self._send(command)
+            for command in commands:
+                assert command.request_id not in self._streams, "request ids are unique"
+                self._streams[command.request_id] = stream
+                self._send(command)
         except EngineDead:
-            del self._streams[command.request_id]
+            self.release(stream)
             raise
         return stream
 
     def release(self, stream: EventStream) -> None:
         """Forget a stream; the engine is told to abort what has not ended. Idempotent."""
-        if self._streams.pop(stream.request_id, None) is None:
-            return
-        if not stream.is_finished and self.death is None:
-            self._send(Abort(stream.request_id))
+        unfinished = stream.unfinished_ids()
+        for request_id in stream.request_ids:
+            known = self._streams.pop(request_id, None) is not None
+            if known and request_id in unfinished and self.death is None:
+                self._send(Abort(request_id))
 
     def dispatch(self, message: EngineMessage) -> None:
         """Take a message of the engine; events of released streams are dropped."""
@@ -155,7 +160,7 @@ class TopicClient(ABC):
 
     def fail_streams(self, reason: str) -> None:
         """End every stream with an error; their release tells a living engine to abort."""
-        for stream in self._streams.values():
+        for stream in set(self._streams.values()):
             stream.fail(reason)
 
     def close(self) -> None:  # noqa: B027 (a back end without resources has nothing to do)
