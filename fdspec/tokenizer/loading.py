@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds a model's tokenizer files and builds a Tokenizer from them.
+
+Owns which file says what: tokenizer.json, tokenizer_config.json, generation_config.json,
+chat_template.jinja, or the metadata of a GGUF file. Never downloads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from fdspec.core.errors import CheckpointError
+from fdspec.tokenizer.chat_template import ChatTemplate
+from fdspec.tokenizer.gguf_vocabulary import build_gguf_backend, gguf_special_ids
+from fdspec.tokenizer.tokenizer import Tokenizer
+from fdspec.utils.gguf_header import read_gguf_header
+from fdspec.utils.json_file import read_json_object, read_optional_json_object
+
+_NAMED_SPECIALS = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
+_DEFAULT_TEMPLATE_NAME = "default"
+
+
+def load_tokenizer(path: str | Path, chat_template: str | None = None) -> Tokenizer:
+    """Build the tokenizer of a model.
+
+    Args:
+        path: model folder with `tokenizer.json`, folder with one GGUF file, or a GGUF file.
+        chat_template: Jinja text that replaces the model's own template.
+
+    Raises:
+        CheckpointError: no tokenizer there, or one of a kind that is not supported.
+    """
+    location = Path(path)
+    if location.is_dir() and not (location / "tokenizer.json").exists():
+        location = _only_gguf_file(location)
+    if location.is_dir():
+        return _load_folder(location, chat_template)
+    if not location.exists():
+        raise CheckpointError(f"{location}: no such file or folder")
+    return _load_gguf(location, chat_template)
+
+
+def _only_gguf_file(folder: Path) -> Path:
+    found = sorted(folder.glob("*.gguf"))
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(file.name for file in found)
+        raise CheckpointError(f"{folder}: holds several GGUF files, name one of them: {names}")
+    message = f"{folder}: there is no tokenizer.json and no .gguf file"
+    if (folder / "tokenizer.model").exists():
+        message += (
+            "; tokenizer.model alone is not enough: convert it once with transformers, "
+            "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+        )
+    raise CheckpointError(message)
+
+
+def _load_gguf(file: Path, chat_template: str | None) -> Tokenizer:
+    header = read_gguf_header(file)
+    backend = build_gguf_backend(header)
+    bos_id, eos_ids, named = gguf_special_ids(header)
+    text = chat_template or header.metadata.get("tokenizer.chat_template")
+    return Tokenizer(
+        backend,
+        bos_id=bos_id,
+        eos_ids=eos_ids,
+        chat_template=ChatTemplate(text, named, str(file)) if text else None,
+        source=str(file),
+    )
+
+
+def _load_folder(folder: Path, chat_template: str | None) -> Tokenizer:
+    file = folder / "tokenizer.json"
+    try:
+        backend = tokenizers.Tokenizer.from_file(str(file))
+    # The library raises bare Exception for every kind of damage.
+    except Exception as error:
+        raise CheckpointError(f"{file}: not a tokenizer that can be read: {error}") from error
+    # A file may carry padding and truncation of its training; neither belongs in serving.
+    backend.no_padding()
+    backend.no_truncation()
+    config = read_optional_json_object(folder / "tokenizer_config.json")
+    named = _register_specials(backend, config)
+    text = chat_template or _read_template(folder, config)
+    bos = named.get("bos_token")
+    return Tokenizer(
+        backend,
+        bos_id=backend.token_to_id(bos) if bos else None,
+        eos_ids=_read_eos_ids(folder, backend, named),
+        chat_template=ChatTemplate(text, named, str(folder)) if text else None,
+        source=str(folder),
+    )
+
+
+def _register_specials(backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> dict[str, str]:
+    """Make the configuration's special tokens special; returns the named ones."""
+    named = {key: content for key in _NAMED_SPECIALS if (content := _token_text(config.get(key)))}
+    contents = list(named.values())
+    extra = config.get("additional_special_tokens") or config.get("extra_special_tokens") or []
+    if isinstance(extra, Mapping):
+        named.update({key: text for key, value in extra.items() if (text := _token_text(value))})
+        extra = list(extra.values())
+    contents += [text for value in extra if (text := _token_text(value))]
+    for entry in (config.get("added_tokens_decoder") or {}).values():
+        if entry.get("special"):
+            contents.append(entry["content"])
+        elif backend.token_to_id(entry["content"]) is None:
+            backend.add_tokens([tokenizers.AddedToken(**entry)])
+    known = {
+        added.content for added in backend.get_added_tokens_decoder().values() if added.special
+    }
+    backend.add_special_tokens([content for content in contents if content not in known])
+    return named
+
+
+def _token_text(value: object) -> str | None:
+    """A special token is a string or an object with `content`."""
+    if isinstance(value, Mapping):
+        value = value.get("content")
+    return value if isinstance(value, str) and value else None
+
+
+def _read_eos_ids(
+    folder: Path, backend: tokenizers.Tokenizer, named: Mapping[str, str]
+) -> list[int]:
+    """generation_config.json says what ends a generation; else config.json; always eos_token."""
+    ids: list[int] = []
+    for name in ("generation_config.json", "config.json"):
+        value = read_optional_json_object(folder / name).get("eos_token_id")
+        if value is not None:
+            ids = [int(token) for token in (value if isinstance(value, list) else [value])]
+            break
+    eos = named.get("eos_token")
+    if eos is not None and (token := backend.token_to_id(eos)) is not None and token not in ids:
+        ids.append(token)
+    return ids
+
+
+def _read_template(folder: Path, config: Mapping[str, Any]) -> str | None:
+    file = folder / "chat_template.jinja"
+    if file.exists():
+        return file.read_text(encoding="utf-8")
+    template = config.get("chat_template")
+    if template is None and (folder / "chat_template.json").exists():
+        template = read_json_object(folder / "chat_template.json").get("chat_template")
+    if isinstance(template, list):
+        by_name = {entry["name"]: entry["template"] for entry in template}
+        return by_name.get(_DEFAULT_TEMPLATE_NAME, next(iter(by_name.values()), None))
+    return template
