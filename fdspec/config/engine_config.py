@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""EngineConfig and its parts: every key that fdspec itself knows, with default and meaning.
+
+Frozen values; an instance that exists is consistent. Made by `loader.py`, tests and Python users.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from fdspec.config.checks import Contradiction, check_numbers
+from fdspec.config.options import option
+from fdspec.config.speculative import SpeculativeConfig
+
+DEFAULT_TOKEN_BUDGET = 512
+QUANTIZATIONS = "none, bfloat16, wint8, wint4, wint8_a16, wint4_a16"
+_QUANTIZATION = re.compile(r"none|bfloat16|wint[48](_g(32|64|128))?(_a16)?")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Which model is served, under which name, and in which weight format."""
+
+    model: str = option(help="Folder, .gguf or .safetensors file, or hub id of the model.")
+    served_model_name: tuple[str, ...] = option(
+        (), help="Names of the model in the API; the first one is reported. Default: `model`."
+    )
+    tokenizer: str | None = option(
+        None, help="Folder or file of the tokenizer. Default: the model's own."
+    )
+    revision: str | None = option(None, help="Branch, tag or commit if `model` is a hub id.")
+    chat_template: str | None = option(
+        None, help="Jinja file, or the template itself. Default: the model's own."
+    )
+    max_model_len: int | None = option(
+        None,
+        minimum=1,
+        help="Most tokens of one sequence, prompt and output. Default: the model's own limit.",
+    )
+    quantization: str | None = option(
+        None,
+        help=f"Weight format: {QUANTIZATIONS}; _g32, _g64 or _g128 after the bits quantises groups "
+        "of inputs (wint4_g64, wint8_g32_a16). Default: as the checkpoint has it.",
+    )
+    load_choices: Literal["default", "default_v1", "dummy"] = option(
+        "default_v1", help="dummy takes random weights; the others read the checkpoint."
+    )
+    seed: int | None = option(
+        None,
+        minimum=0,
+        maximum=2**63 - 1,
+        help="Start value for the keys of requests that bring no seed. Default: fresh ones.",
+    )
+    max_logprobs: int = option(
+        20, minimum=-1, help="Most logprobs that a request may ask for; -1 is the vocabulary."
+    )
+    logprobs_mode: Literal["raw_logprobs"] = option(
+        "raw_logprobs", help="Logprobs are those of the model, before penalties and temperature."
+    )
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+        if not self.model:
+            raise Contradiction(("model",), "model must not be empty")
+        if self.quantization is not None and not _QUANTIZATION.fullmatch(self.quantization):
+            raise Contradiction(
+                ("quantization",),
+                f"quantization must be one of {QUANTIZATIONS} (with _g32, _g64 or _g128 after the "
+                f"bits for groups), or null, got {self.quantization!r}",
+            )
+
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        """Names under which the API serves the model; at least one."""
+        return self.served_model_name or (self.model,)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """Size and type of the KV cache."""
+
+    block_size: int = option(64, minimum=1, maximum=1024, help="Tokens in a block of KV cache.")
+    gpu_memory_utilization: float = option(
+        0.5,
+        minimum=0.01,
+        maximum=1.0,
+        help="Share of the memory (on CPU: of the RAM) that weights and KV cache may take. The "
+        "cache never takes more than max_num_seqs sequences of max_model_len can fill.",
+    )
+    num_gpu_blocks_override: int | None = option(
+        None, minimum=1, help="Number of KV blocks, instead of a share of the memory."
+    )
+    kv_cache_dtype: Literal["bfloat16", "float32"] = option(
+        "bfloat16", help="Type of the cached keys and values."
+    )
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """How many sequences and tokens share a step."""
+
+    max_num_seqs: int = option(8, minimum=1, maximum=4096, help="Most sequences in one step.")
+    max_num_batched_tokens: int | None = option(
+        None,
+        minimum=1,
+        help=f"Most tokens in one step, drafts included. Default: {DEFAULT_TOKEN_BUDGET} with "
+        "chunked prefill, else max_model_len.",
+    )
+    enable_chunked_prefill: bool = option(
+        True, help="Spread long prompts over several steps, beside the sequences that decode."
+    )
+    long_prefill_token_threshold: int = option(
+        0, minimum=0, help="Most prompt tokens of one sequence in one step; 0 is no limit."
+    )
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+
+    def token_budget(self, max_model_len: int) -> int:
+        """Most tokens in one step, for a model whose sequences have at most max_model_len tokens.
+
+        Raises:
+            Contradiction: without chunked prefill a prompt of max_model_len must fit in one step.
+        """
+        if self.max_num_batched_tokens is None:
+            return DEFAULT_TOKEN_BUDGET if self.enable_chunked_prefill else max_model_len
+        if not self.enable_chunked_prefill and self.max_num_batched_tokens < max_model_len:
+            raise Contradiction(
+                ("max_num_batched_tokens", "max_model_len", "enable_chunked_prefill"),
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least "
+                f"max_model_len ({max_model_len}) when enable_chunked_prefill is false",
+            )
+        return self.max_num_batched_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class GraphOptimizationConfig:
+    """How the layers of the model are run."""
+
+    use_step_program: bool = option(
+        True,
+        help="Run a whole step of the model in one call, as a captured graph does on a GPU; false "
+        "calls the layers one by one, with the same result.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceConfig:
+    """What of the machine is used."""
+
+    num_threads: int | None = option(
+        None,
+        minimum=1,
+        maximum=1024,
+        help="CPU threads that compute. Default: all cores that this process may use.",
+    )
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """The HTTP server."""
+
+    host: str = option("0.0.0.0", help="Address to listen on.")
+    port: int = option(8000, minimum=0, maximum=65535, help="Port; 0 takes a free one.")
+    api_key: tuple[str, ...] = option(
+        (),
+        secret=True,
+        separator=",",
+        help="Keys, one of which a request must carry; also from FD_API_KEY (comma-separated).",
+    )
+    max_concurrency: int = option(
+        512, minimum=1, help="Most requests in the server; further ones are answered with 429."
+    )
+    metrics_prefix: Literal["fdspec", "fastdeploy"] = option(
+        "fdspec", help="Prefix of the metrics' names."
+    )
+    timeout_graceful_shutdown: int = option(
+        5, minimum=0, help="Seconds that running requests get to finish when the server stops."
+    )
+    timeout_keep_alive: int = option(
+        5, minimum=1, help="Seconds after which an idle HTTP connection is closed."
+    )
+    engine_start_timeout: int = option(
+        600, minimum=1, help="Seconds that the engine may take to load the model."
+    )
+    uvicorn_log_level: Literal["critical", "error", "warning", "info", "debug", "trace"] = option(
+        "info", help="Log level of the HTTP server; info logs every request."
+    )
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Everything that a server or an offline engine is configured by.
+
+    Raises:
+        Contradiction: a value is out of range, or two values do not fit together.
+    """
+
+    model: ModelConfig
+    cache: CacheConfig = dataclasses.field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = dataclasses.field(default_factory=SchedulerConfig)
+    speculative: SpeculativeConfig | None = None
+    graph_optimization: GraphOptimizationConfig = dataclasses.field(
+        default_factory=GraphOptimizationConfig
+    )
+    device: DeviceConfig = dataclasses.field(default_factory=DeviceConfig)
+    server: ServerConfig = dataclasses.field(default_factory=ServerConfig)
+
+    def __post_init__(self) -> None:
+        if self.model.max_model_len is not None:
+            self.scheduler.token_budget(self.model.max_model_len)

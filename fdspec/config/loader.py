@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Merge defaults, environment, YAML file and command line into one EngineConfig.
+
+Command line > YAML > FD_API_KEY > default. Every error says where the value was written. Called by
+the entry points.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fdspec.config.checks import Contradiction
+from fdspec.config.command_line import read_command_line
+from fdspec.config.engine_config import EngineConfig
+from fdspec.config.foreign import translate
+from fdspec.config.merge import Merged, merge
+from fdspec.config.options import Option
+from fdspec.config.render import help_text, render_config
+from fdspec.config.schema import Section, sections
+from fdspec.config.settings import Setting, path_of
+from fdspec.config.speculative import SpeculativeConfig, fill_ngram_sizes, notices
+from fdspec.config.values import convert
+from fdspec.config.yaml_file import read_yaml
+from fdspec.core.errors import ConfigError
+from fdspec.utils.logging import get_logger
+from fdspec.version import __version__
+
+DEFAULT = "default"
+DERIVED = "derived"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedConfig:
+    """A configuration and how it came about.
+
+    Attributes:
+        config: the configuration.
+        origins: for every dotted key: "configs/x.yaml:3", "command line", "argument",
+            "environment FD_API_KEY", "default" or "derived".
+        warnings: one line for each key that was accepted but has no effect, and for each setting
+            that makes the output differ from plain decoding.
+    """
+
+    config: EngineConfig
+    origins: Mapping[str, str]
+    warnings: tuple[str, ...]
+
+
+def load_config(argv: Sequence[str]) -> LoadedConfig:
+    """Configuration of a command line (without the program's name), with its --config file.
+
+    Raises:
+        ConfigError: names place, key, value and remedy of everything that is wrong.
+    """
+    command_line = read_command_line(argv)
+    layers = [_environment()]
+    if command_line.config is not None:
+        layers.append(read_yaml(command_line.config))
+    return _assemble([*layers, command_line.settings])
+
+
+def config_from_options(options: Mapping[str, object]) -> LoadedConfig:
+    """Configuration of Python keyword arguments, with the same keys as a YAML file.
+
+    Raises:
+        ConfigError: names key, value and remedy of everything that is wrong.
+    """
+    settings = [Setting(path_of(key), value, "argument", key) for key, value in options.items()]
+    return _assemble([settings])
+
+
+def load_config_or_exit(argv: Sequence[str], program: str) -> LoadedConfig:
+    """`load_config` for a program: answers --help, --version and --print-config, logs the warnings.
+
+    Raises:
+        SystemExit: 0 after an answer, 2 with a message on standard error after a ConfigError.
+    """
+    try:
+        action = read_command_line(argv).action
+        if action == "help":
+            print(help_text(program))
+            raise SystemExit(0)
+        if action == "version":
+            print(f"fdspec {__version__}")
+            raise SystemExit(0)
+        loaded = load_config(argv)
+    except ConfigError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    logger = get_logger(__name__)
+    for warning in loaded.warnings:
+        logger.warning(warning)
+    if action == "print_config":
+        print(render_config(loaded.config, loaded.origins))
+        raise SystemExit(0)
+    return loaded
+
+
+def _environment() -> list[Setting]:
+    keys = os.environ.get("FD_API_KEY", "")
+    origin = "environment FD_API_KEY"
+    return [Setting(("api_key",), keys, origin, "FD_API_KEY", is_text=True)] if keys else []
+
+
+def _assemble(layers: Sequence[Sequence[Setting]]) -> LoadedConfig:
+    merged = merge(layers)
+    warnings: list[str] = []
+    chosen = _convert_all(merged, warnings)
+    problems: list[str] = []
+    parts: dict[str, Any] = {}
+    for section in sections():
+        try:
+            parts[section.field] = _build(section, chosen, merged.off)
+        except ConfigError as error:
+            problems.append(_with_origins(error, section, chosen))
+    if problems:
+        raise ConfigError("\n".join(problems))
+    config = _build_whole(parts, chosen)
+    if config.speculative is not None:
+        warnings += notices(config.speculative)
+    return LoadedConfig(config, _origins(config, chosen, merged), tuple(warnings))
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """A checked value, and the setting that it came from."""
+
+    value: object
+    setting: Setting
+
+
+def _convert_all(merged: Merged, warnings: list[str]) -> dict[tuple[str, ...], _Chosen]:
+    options = {option.path: option for section in sections() for option in section.options}
+    chosen: dict[tuple[str, ...], _Chosen] = {}
+    problems: list[str] = []
+    for setting in merged.settings:
+        try:
+            translation = translate(setting)
+            if translation.warning is not None:
+                warnings.append(translation.warning)
+            own = translation.setting
+            if own is not None:
+                value = convert(options[own.path], own)
+                _check_rivals(chosen.get(own.path), value, own)
+                chosen[own.path] = _Chosen(value, own)
+        except ConfigError as error:
+            problems.append(str(error))
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return chosen
+
+
+def _check_rivals(earlier: _Chosen | None, value: object, setting: Setting) -> None:
+    """Two spellings of one key in one place must agree; merge leaves only such pairs."""
+    if earlier is not None and earlier.value != value:
+        raise ConfigError(
+            f"{setting.where}: {value!r} contradicts {earlier.setting.spelled} "
+            f"({earlier.value!r}), which is the same key; keep one of them"
+        )
+
+
+def _build(
+    section: Section, chosen: Mapping[tuple[str, ...], _Chosen], off: frozenset[str]
+) -> object:
+    values = {
+        option.path[-1]: chosen[option.path].value
+        for option in section.options
+        if option.path in chosen
+    }
+    if section.key in off:
+        return None
+    if section.part is SpeculativeConfig:
+        fill_ngram_sizes(values)
+    for option in section.options:
+        if option.is_required and option.path[-1] not in values:
+            raise ConfigError(_missing(option))
+    return section.part(**values)
+
+
+def _build_whole(
+    parts: Mapping[str, Any], chosen: Mapping[tuple[str, ...], _Chosen]
+) -> EngineConfig:
+    try:
+        return EngineConfig(**parts)
+    except Contradiction as error:
+        raise ConfigError(_with_origins(error, None, chosen)) from None
+
+
+def _missing(option: Option) -> str:
+    if len(option.path) == 1:
+        return f"{option.name} is missing: give {option.flag} or the YAML key {option.name}"
+    return (
+        f"{option.name} is missing; it must be {option.allowed}; "
+        f"{option.path[0]}: off turns the whole section off"
+    )
+
+
+def _with_origins(
+    error: ConfigError, section: Section | None, chosen: Mapping[tuple[str, ...], _Chosen]
+) -> str:
+    if not isinstance(error, Contradiction):
+        return str(error)
+    prefix = () if section is None or section.key is None else (section.key,)
+    places = [
+        f"{chosen[(*prefix, key)].setting.spelled}: {chosen[(*prefix, key)].setting.origin}"
+        for key in error.keys
+        if (*prefix, key) in chosen
+    ]
+    name = ".".join(prefix) + ": " if prefix else ""
+    return f"{name}{error}" + (f" ({'; '.join(places)})" if places else "")
+
+
+def _origins(
+    config: EngineConfig, chosen: Mapping[tuple[str, ...], _Chosen], merged: Merged
+) -> dict[str, str]:
+    origins: dict[str, str] = {}
+    for section in sections():
+        part = getattr(config, section.field)
+        if section.key is not None:
+            origins[section.key] = merged.section_origins.get(section.key, DEFAULT)
+        if part is None:
+            continue
+        for option in section.options:
+            value = getattr(part, option.path[-1])
+            if option.path in chosen and chosen[option.path].value == value:
+                origins[option.name] = chosen[option.path].setting.origin
+            else:
+                origins[option.name] = DEFAULT if value == option.default else DERIVED
+    return origins

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sections of EngineConfig: which dataclass holds which keys, and under which name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from fdspec.config.engine_config import (
+    CacheConfig,
+    DeviceConfig,
+    GraphOptimizationConfig,
+    ModelConfig,
+    SchedulerConfig,
+    ServerConfig,
+)
+from fdspec.config.options import Option, options_of
+from fdspec.config.speculative import SpeculativeConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One part of EngineConfig.
+
+    Attributes:
+        field: its name in EngineConfig.
+        part: its dataclass.
+        title: heading in `--help`.
+        key: the YAML key of its map; None if its keys stand at the top level.
+        nullable: True if the part may be off (None).
+        options: its keys.
+    """
+
+    field: str
+    part: type
+    title: str
+    key: str | None
+    nullable: bool
+    options: tuple[Option, ...]
+
+
+@cache
+def sections() -> tuple[Section, ...]:
+    """All sections, in the order in which they are shown."""
+    return (
+        _section("model", ModelConfig, "Model"),
+        _section("cache", CacheConfig, "KV cache"),
+        _section("scheduler", SchedulerConfig, "Scheduler"),
+        _section(
+            "speculative", SpeculativeConfig, "Speculation", "speculative_config", nullable=True
+        ),
+        _section(
+            "graph_optimization",
+            GraphOptimizationConfig,
+            "Graph optimisation",
+            "graph_optimization_config",
+        ),
+        _section("device", DeviceConfig, "Device"),
+        _section("server", ServerConfig, "Server"),
+    )
+
+
+def _section(
+    field: str, part: type, title: str, key: str | None = None, *, nullable: bool = False
+) -> Section:
+    return Section(field, part, title, key, nullable, tuple(options_of(part, key)))

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turn what somebody wrote into the type that an option needs, or say what is wrong with it.
+
+YAML and JSON values must have the right type already; text from a command line is converted.
+"""
+
+from __future__ import annotations
+
+import json
+
+import yaml
+
+from fdspec.config.checks import in_range
+from fdspec.config.options import Option
+from fdspec.config.settings import Setting
+from fdspec.core.errors import ConfigError
+
+_TRUE = ("true", "yes", "on", "1")
+_FALSE = ("false", "no", "off", "0")
+JSON_EXAMPLE = """--speculative-config '{"method": "ngram", "num_speculative_tokens": 5}'"""
+
+
+def convert(option: Option, setting: Setting) -> object:
+    """The setting's value in the option's type.
+
+    Raises:
+        ConfigError: it has another type, is out of range or is not one of the choices; names
+            place, key, value and what is allowed.
+    """
+    value = setting.value
+    if option.nullable and (value is None or (setting.is_text and value == "null")):
+        return None
+    try:
+        if option.kind == "strings":
+            return _to_strings(value, option.separator)
+        if isinstance(value, list):
+            raise ValueError
+        converted = _CONVERTERS[option.kind](value, setting.is_text)
+    except ValueError:
+        raise ConfigError(_complaint(option, setting)) from None
+    if option.choices:
+        converted = _match_choice(option.choices, str(converted))
+    if converted is None or not in_range(converted, option.minimum, option.maximum):
+        raise ConfigError(_complaint(option, setting))
+    return converted
+
+
+def plain_value(setting: Setting) -> object:
+    """The value as YAML would read it; for keys without an option of their own."""
+    if not setting.is_text or not isinstance(setting.value, str):
+        return setting.value
+    try:
+        return yaml.safe_load(setting.value)
+    except yaml.YAMLError:
+        return setting.value
+
+
+def parse_json(setting: Setting) -> object:
+    """The value of a setting whose text is JSON; `null` and friends included.
+
+    Raises:
+        ConfigError: not JSON, or a key twice; shows the position and an example.
+    """
+    text = str(setting.value)
+    try:
+        return json.loads(text, object_pairs_hook=_unique_keys)
+    except json.JSONDecodeError as error:
+        start = max(error.pos - 20, 0)
+        problem = f"{error.msg} at character {error.pos}, after {text[start : error.pos]!r}"
+    except ValueError as error:
+        problem = str(error)
+    raise ConfigError(f"{setting.where}: not valid JSON: {problem}; example: {JSON_EXAMPLE}")
+
+
+def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    result: dict[str, object] = {}
+    for key, value in pairs:
+        if key in result:
+            raise ValueError(f"the key {key!r} occurs twice")
+        result[key] = value
+    return result
+
+
+def _to_bool(value: object, is_text: bool) -> bool:
+    if isinstance(value, bool):
+        return value
+    if is_text and str(value).lower() in _TRUE + _FALSE:
+        return str(value).lower() in _TRUE
+    raise ValueError
+
+
+def _to_int(value: object, is_text: bool) -> int:
+    if is_text and isinstance(value, str):
+        return int(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise ValueError
+
+
+def _to_float(value: object, is_text: bool) -> float:
+    # YAML 1.1 reads 1e-3 as a text, so a text that is a number is one from any source.
+    if isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return float(value)
+    raise ValueError
+
+
+def _to_str(value: object, is_text: bool) -> str:
+    if isinstance(value, str):
+        return value
+    raise ValueError
+
+
+def _to_strings(value: object, separator: str | None) -> tuple[str, ...]:
+    if isinstance(value, str):
+        parts = [value] if separator is None else value.split(separator)
+        return tuple(part.strip() for part in parts if part.strip())
+    if isinstance(value, list | tuple) and all(isinstance(part, str) for part in value):
+        return tuple(value)
+    if value is None:
+        return ()
+    raise ValueError
+
+
+_CONVERTERS = {"bool": _to_bool, "int": _to_int, "float": _to_float, "str": _to_str}
+
+
+def _match_choice(choices: tuple[str, ...], text: str) -> str | None:
+    lowered = {choice.lower(): choice for choice in choices}
+    return lowered.get(text.lower())
+
+
+def _complaint(option: Option, setting: Setting) -> str:
+    value = setting.value
+    text = f"{setting.where}: must be {option.allowed}, got {value!r}"
+    if isinstance(value, list) and setting.is_text:
+        return f"{text}; it takes one value"
+    if isinstance(value, str) and option.kind in ("int", "bool") and not setting.is_text:
+        return f"{text} (a text)"
+    if value is True and setting.spelled.startswith("-"):
+        return f"{setting.where}: needs a value: {option.allowed}"
+    return text
