@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// What cascade append attention has to do in a step, as a list of work items, and how the items
+// are split over threads. One plan serves all layers of the step.
+//
+// A row is a query token; its keys are the tokens of its sequence that it sees, in order of
+// position, taken in parts of kPartKeys. An item is a block of rows of one sequence and one key
+// head: they share a pass over the keys. A thread's share may start or end in the middle of an
+// item's parts, so that one long sequence keeps all threads busy.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/isa.h"
+
+namespace fdspec {
+
+inline constexpr int kPartKeys = 64;
+
+// Sizes that a plan needs; the same for all layers of a model.
+struct AttentionShape {
+  int num_heads;
+  int num_kv_heads;
+  int head_dim;
+
+  FDSPEC_INLINE int group() const { return num_heads / num_kv_heads; }
+};
+
+// The step's rows, as the op's arguments describe them.
+struct AttentionRows {
+  const int32_t* row_splits;    // [num_sequences + 1]
+  const int32_t* context_lens;  // [num_sequences]
+  const int32_t* parents;       // [num_rows]
+  int num_sequences;
+  int num_rows;
+};
+
+struct AttentionItem {
+  int sequence;
+  int kv_head;
+  int context;    // tokens of the sequence in the cache before this step
+  int first_row;  // of the whole step
+  int num_rows;
+  int num_chain_rows;  // the first of these rows: each sees all rows of its sequence before it
+  int row_offset;      // index of first_row inside the sequence
+  int num_parts;       // of the row with most keys
+  int64_t part_cost;
+  int64_t start_cost;  // sum over the items before
+
+  FDSPEC_INLINE int64_t cost() const { return part_cost * num_parts; }
+};
+
+// A place in the list of all parts of all items: before `part` of `item`.
+struct AttentionCut {
+  int item;
+  int part;
+};
+
+class FDSPEC_EXPORT AttentionPlan {
+ public:
+  // The rows must have passed check_attention_rows.
+  AttentionPlan(const AttentionRows& rows, const AttentionShape& shape);
+
+  const std::vector<AttentionItem>& items() const { return items_; }
+  // [num_rows] distance from the last context token, less one: 0 for a row whose parent is -1.
+  const std::vector<int32_t>& depths() const { return depths_; }
+  int64_t total_cost() const { return total_cost_; }
+
+  // Where the share of thread `index` of `count` begins; that of thread `index + 1` is its end.
+  AttentionCut cut(int index, int count) const;
+
+  // Most (row, head) pairs of an item.
+  int max_queries() const { return max_queries_; }
+  // Most parts that a thread has to do of an item which another thread began.
+  int max_leading_parts(int count) const;
+  // Threads that are worth waking.
+  int num_slices() const;
+
+ private:
+  std::vector<AttentionItem> items_;
+  std::vector<int32_t> depths_;
+  int64_t total_cost_ = 0;
+  int max_queries_ = 0;
+};
+
+// What is wrong with the rows, beginning with the argument's name; empty if nothing is.
+FDSPEC_EXPORT std::string check_attention_rows(const AttentionRows& rows);
+
+}  // namespace fdspec

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/parallel.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#if FDSPEC_X86
+#include <immintrin.h>
+#endif
+
+namespace fdspec {
+namespace {
+
+// How long a thread spins before it gives the processor away. Consecutive ops of a decode step
+// follow each other within a few microseconds; waking a sleeping thread costs about fifty.
+constexpr auto kSpinTime = std::chrono::microseconds(40);
+constexpr int kSpinsBetweenClockReads = 64;
+
+void pause_cpu() {
+#if FDSPEC_X86
+  _mm_pause();
+#else
+  asm volatile("yield");
+#endif
+}
+
+// Spins until done() or for kSpinTime; returns done().
+template <class Done>
+bool spin_until(Done done) {
+  const auto deadline = std::chrono::steady_clock::now() + kSpinTime;
+  do {
+    for (int i = 0; i < kSpinsBetweenClockReads; ++i) {
+      if (done()) return true;
+      pause_cpu();
+    }
+  } while (std::chrono::steady_clock::now() < deadline);
+  return done();
+}
+
+// Spins, then yields, until done(): for waits on threads that are at work.
+template <class Done>
+void wait_until(Done done) {
+  if (spin_until(done)) return;
+  while (!done()) sched_yield();
+}
+
+// Sets the floating-point mode that kernels rely on and restores the caller's afterwards.
+class FloatMode {
+ public:
+#if FDSPEC_X86
+  FloatMode() : saved_(_mm_getcsr()) { _mm_setcsr(kMaskAllExceptions | kFlushDenormals); }
+  ~FloatMode() { _mm_setcsr(saved_); }
+
+ private:
+  static constexpr unsigned kMaskAllExceptions = 0x1F80;
+  static constexpr unsigned kFlushDenormals = 0x8040;
+  unsigned saved_;
+#elif defined(__aarch64__)
+  FloatMode() {
+    asm volatile("mrs %0, fpcr" : "=r"(saved_));
+    asm volatile("msr fpcr, %0" ::"r"(kFlushDenormals));
+  }
+  ~FloatMode() { asm volatile("msr fpcr, %0" ::"r"(saved_)); }
+
+ private:
+  static constexpr uint64_t kFlushDenormals = uint64_t{1} << 24;
+  uint64_t saved_;
+#endif
+};
+
+thread_local bool in_region = false;
+
+}  // namespace
+
+class Barrier {
+ public:
+  void wait(int count) {
+    const uint32_t phase = phase_.load(std::memory_order_relaxed);
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == count) {
+      arrived_.store(0, std::memory_order_relaxed);
+      phase_.store(phase + 1, std::memory_order_release);
+      return;
+    }
+    wait_until([&] { return phase_.load(std::memory_order_acquire) != phase; });
+  }
+
+ private:
+  alignas(64) std::atomic<int> arrived_{0};
+  alignas(64) std::atomic<uint32_t> phase_{0};
+};
+
+void wait_at(Barrier* barrier, int count) { barrier->wait(count); }
+
+namespace {
+
+class Pool {
+ public:
+  explicit Pool(int num_threads) {
+    for (int index = 1; index < num_threads; ++index) {
+      threads_.emplace_back([this, index] { work(index); });
+    }
+  }
+
+  ~Pool() {
+    post(kStop);
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  int num_threads() const { return static_cast<int>(threads_.size()) + 1; }
+
+  void run(int num_slices, RegionFn function, void* context) {
+    function_ = function;
+    context_ = context;
+    pending_.store(num_slices - 1, std::memory_order_relaxed);
+    post(static_cast<uint64_t>(num_slices));
+    function(context, {0, num_slices, &barrier_});
+    wait_until([&] { return pending_.load(std::memory_order_acquire) == 0; });
+  }
+
+ private:
+  // A ticket holds a region number and, in its low bits, how many slices the region has. A
+  // thread with no slice in it never looks at the other fields, so they may change meanwhile.
+  static constexpr uint64_t kSlicesMask = 0xFFFF;
+  static constexpr uint64_t kStop = kSlicesMask;
+
+  void post(uint64_t num_slices) {
+    const uint64_t region = (ticket_.load(std::memory_order_relaxed) | kSlicesMask) + 1;
+    ticket_.store(region | num_slices, std::memory_order_seq_cst);
+    if (num_sleeping_.load(std::memory_order_seq_cst) == 0) return;
+    {
+      std::lock_guard<std::mutex> lock(sleep_mutex_);
+    }
+    wake_.notify_all();
+  }
+
+  uint64_t next_ticket(uint64_t seen) {
+    const auto posted = [&] { return ticket_.load(std::memory_order_seq_cst) != seen; };
+    if (!spin_until(posted)) {
+      std::unique_lock<std::mutex> lock(sleep_mutex_);
+      num_sleeping_.fetch_add(1, std::memory_order_seq_cst);
+      wake_.wait(lock, posted);
+      num_sleeping_.fetch_sub(1, std::memory_order_seq_cst);
+    }
+    return ticket_.load(std::memory_order_seq_cst);
+  }
+
+  void work(int index) {
+    const FloatMode mode;
+    in_region = true;
+    for (uint64_t ticket = 0;;) {
+      ticket = next_ticket(ticket);
+      const uint64_t num_slices = ticket & kSlicesMask;
+      if (num_slices == kStop) return;
+      if (static_cast<uint64_t>(index) >= num_slices) continue;
+      function_(context_, {index, static_cast<int>(num_slices), &barrier_});
+      pending_.fetch_sub(1, std::memory_order_release);
+    }
+  }
+
+  std::vector<std::thread> threads_;
+  RegionFn function_ = nullptr;
+  void* context_ = nullptr;
+  Barrier barrier_;
+  alignas(64) std::atomic<uint64_t> ticket_{0};
+  alignas(64) std::atomic<int> pending_{0};
+  alignas(64) std::atomic<int> num_sleeping_{0};
+  std::mutex sleep_mutex_;
+  std::condition_variable wake_;
+};
+
+constexpr int kMaxThreads = 1024;
+
+int available_cpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+// The process's pool. It is built at the first region and never destroyed at exit, when threads
+// may still be asleep in it. A forked child has none of the threads: it abandons its parent's
+// pool, whose locks may be held by threads that do not exist there, and builds its own.
+struct PoolOwner {
+  std::mutex* mutex = new std::mutex;
+  Pool* pool = nullptr;
+  std::atomic<int> num_threads{available_cpus()};
+
+  static PoolOwner& instance() {
+    static PoolOwner* owner = [] {
+      pthread_atfork(nullptr, nullptr, [] {
+        instance().mutex = new std::mutex;
+        instance().pool = nullptr;
+        in_region = false;
+      });
+      return new PoolOwner;
+    }();
+    return *owner;
+  }
+};
+
+}  // namespace
+
+int num_threads() { return PoolOwner::instance().num_threads.load(std::memory_order_relaxed); }
+
+void set_num_threads(int count) {
+  PoolOwner::instance().num_threads.store(std::clamp(count, 1, kMaxThreads),
+                                          std::memory_order_relaxed);
+}
+
+int slices_for(int64_t work, int64_t min_work) {
+  return static_cast<int>(std::clamp<int64_t>(work / min_work, 1, num_threads()));
+}
+
+void run_region(int num_slices, RegionFn function, void* context) {
+  num_slices = std::min(num_slices, num_threads());
+  if (in_region || num_slices <= 1) {
+    const FloatMode mode;
+    function(context, {0, 1, nullptr});
+    return;
+  }
+  PoolOwner& owner = PoolOwner::instance();
+  std::lock_guard<std::mutex> lock(*owner.mutex);
+  if (owner.pool == nullptr || owner.pool->num_threads() != num_threads()) {
+    delete owner.pool;
+    owner.pool = new Pool(num_threads());
+  }
+  const FloatMode mode;
+  in_region = true;
+  owner.pool->run(std::min(num_slices, owner.pool->num_threads()), function, context);
+  in_region = false;
+}
+
+}  // namespace fdspec
