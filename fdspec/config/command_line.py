@@ -63,12 +63,13 @@ def read_command_line(argv: Sequence[str]) -> CommandLine:
 
 
 def _setting(spelled: str, path: tuple[str, ...], values: list[str]) -> Setting:
+    value: object = True
     if values:
-        value: object = values[0] if len(values) == 1 else values
-        return Setting(path, value, COMMAND_LINE, spelled, is_text=True)
-    if path[0].startswith("no_"):
-        return Setting((path[0].removeprefix("no_"), *path[1:]), False, COMMAND_LINE, spelled)
-    return Setting(path, True, COMMAND_LINE, spelled)
+        value = values[0] if len(values) == 1 else values
+    elif path[0].startswith("no_"):
+        value = False
+        path = (path[0].removeprefix("no_"), *path[1:])
+    return Setting(path, value, COMMAND_LINE, spelled, is_text=True)
 
 
 def _split(argv: Sequence[str]) -> list[tuple[str, list[str]]]:

@@ -137,7 +137,7 @@ def _method(setting: Setting, text: str) -> str:
 
 
 def _model_as_method(value: object) -> object:
-    return "ngram" if str(value).strip("[]").lower() in ("ngram", "ngram_match") else None
+    return "ngram" if str(value).strip("[]'\" ").lower() in ("ngram", "ngram_match") else None
 
 
 def _not(value: object) -> object:

@@ -136,6 +136,6 @@ def _complaint(option: Option, setting: Setting) -> str:
         return f"{text}; it takes one value"
     if isinstance(value, str) and option.kind in ("int", "bool") and not setting.is_text:
         return f"{text} (a text)"
-    if value is True and setting.spelled.startswith("-"):
+    if value is True and setting.is_text:
         return f"{setting.where}: needs a value: {option.allowed}"
     return text
