@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads a request's JSON body into its struct, or says precisely what is wrong with it.
+
+Owns syntax, field names and types; ranges are for `params.py`. Called by every POST route.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import Any, TypeVar
+
+import msgspec
+from fastapi import Request
+
+from fdspec.entrypoints.openai.errors import ApiError, bad_request
+from fdspec.entrypoints.openai.protocol import (
+    IGNORED_FIELDS,
+    UNAVAILABLE_FIELDS,
+    GenerationRequest,
+)
+
+MAX_BODY_BYTES = 64 * 2**20
+_JSON_TYPE = re.compile(r"application/(json|[\w.+-]+\+json)\s*(;|$)", re.IGNORECASE)
+_LOCATION = re.compile(r" - at `\$(?P<path>.*)`$")
+_MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]+)`$")
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+
+async def read_body(request: Request, kind: type[Body]) -> Body:
+    """The body of a request as `kind`.
+
+    Raises:
+        ApiError: 400 if it is not JSON of that shape (`param` names the field), 413 if too large.
+    """
+    content_type = request.headers.get("content-type")
+    if content_type is not None and not _JSON_TYPE.match(content_type):
+        raise bad_request(
+            None,
+            f"the Content-Type must be application/json, got {content_type!r}",
+            code="invalid_content_type",
+        )
+    return parse_body(await _read_limited(request), kind)
+
+
+def parse_body(data: bytes, kind: type[Body]) -> Body:
+    """The same for bytes at hand."""
+    try:
+        fields = msgspec.json.decode(data)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise bad_request(
+            None, f"the body is not valid JSON: {error}", code="invalid_json"
+        ) from error
+    if not isinstance(fields, dict):
+        raise bad_request(
+            None, "the body must be a JSON object, such as {...}", code="invalid_type"
+        )
+    fields = {name: value for name, value in fields.items() if value is not None}
+    _check_names(fields, kind)
+    try:
+        return msgspec.convert(fields, kind)
+    except msgspec.ValidationError as error:
+        raise _type_error(str(error)) from error
+
+
+async def _read_limited(request: Request) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > MAX_BODY_BYTES:
+            raise ApiError(
+                413, f"the body is larger than {MAX_BODY_BYTES} bytes", code="body_too_large"
+            )
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _check_names(fields: dict[str, Any], kind: type[msgspec.Struct]) -> None:
+    """Drop fields without effect; refuse those of absent features, and unknown ones."""
+    known = set(kind.__struct_fields__)
+    if issubclass(kind, GenerationRequest):
+        for name in IGNORED_FIELDS & fields.keys():
+            del fields[name]
+        for name in (UNAVAILABLE_FIELDS.keys() - known) & fields.keys():
+            if fields[name] not in UNAVAILABLE_FIELDS[name]:
+                raise bad_request(
+                    name,
+                    f"{name} is not supported by this server; leave it out",
+                    code="unsupported_parameter",
+                )
+            del fields[name]
+    for name in fields:
+        if name not in known:
+            close = difflib.get_close_matches(name, sorted(known), n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise bad_request(
+                name, f"unrecognized request field: {name}{hint}", code="unknown_parameter"
+            )
+
+
+def _type_error(text: str) -> ApiError:
+    """msgspec's message, with the field in front as the client would write it."""
+    location = _LOCATION.search(text)
+    param = location["path"].removeprefix(".") if location else ""
+    reason = _LOCATION.sub("", text)
+    missing = _MISSING.match(reason)
+    if missing:
+        param = f"{param}.{missing['name']}".removeprefix(".")
+        return bad_request(param, f"{param} is required", code="missing_required_parameter")
+    reason = reason[:1].lower() + reason[1:].replace("`", "")
+    message = f"{param}: {reason}" if param else f"the body is wrong: {reason}"
+    return bad_request(param or None, message, code="invalid_type")
