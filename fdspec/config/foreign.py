@@ -364,7 +364,8 @@ def _nested_keys() -> dict[str, ForeignKey]:
             "prefill_one_step_stop enable_draft_logprob",
             _warn(no_drafting_model, False),
         ),
-        **_each("max_candidate_len verify_window", _warn("topp keeps the whole nucleus")),
+        "max_candidate_len": _warn("topp looks at the 5 most likely tokens", 5),
+        "verify_window": _warn("topp judges each token by itself", 0),
         "enf_gen_phase_tag": _refuse("tokens are not forced after the thinking part", False),
         **_each(
             "suffix_decoding_max_tree_depth suffix_decoding_max_cached_requests "

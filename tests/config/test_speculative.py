@@ -160,7 +160,7 @@ def test_fastdeploy_spellings():
     [
         ("num_model_steps", 2),
         ("mtp_strategy", "with_ngram"),
-        ("max_candidate_len", 5),
+        ("max_candidate_len", 6),
         ("suffix_decoding_max_tree_depth", 32),
         ("num_gpu_block_expand_ratio", 2),
         ("draft_tensor_parallel_size", 1),
