@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory of the KV cache: one arena for all layers, as numpy views.
+
+Owns the arena; never decides which block belongs to whom (block_pool.py does). The arena is a
+memfd, so that another process on the host can map it. The model runner makes it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fdspec.core.errors import ConfigError
+
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "bfloat16": np.dtype(np.uint16),
+    "float32": np.dtype(np.float32),
+}
+
+
+class LayerCache(NamedTuple):
+    """Cached keys and values of one layer.
+
+    Attributes:
+        key: [blocks, kv_heads, block_size, head_dim] float32, or bfloat16 as uint16.
+        value: the same.
+    """
+
+    key: NDArray[Any]
+    value: NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class KVCacheLayout:
+    """What decides the size of a block.
+
+    Attributes:
+        num_layers, num_kv_heads, head_dim: of the model.
+        block_size: tokens in a block.
+        dtype: "bfloat16" or "float32".
+    """
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    block_size: int
+    dtype: str = "bfloat16"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in _DTYPES:
+            raise ConfigError(
+                f"kv_cache_dtype must be one of {', '.join(_DTYPES)}, got {self.dtype!r}"
+            )
+
+    @property
+    def block_bytes(self) -> int:
+        """Memory that one block takes over all layers, keys and values."""
+        values = self.num_layers * 2 * self.num_kv_heads * self.block_size * self.head_dim
+        return values * _DTYPES[self.dtype].itemsize
+
+
+class KVCache:
+    """The arena and its views.
+
+    Args:
+        layout: shape of a block.
+        num_blocks: how many blocks; their pages take memory when they are first written.
+
+    Attributes:
+        layers: one LayerCache for each layer.
+        file_descriptor: the memfd; keys of layer 0, values of layer 0, keys of layer 1, ...
+    """
+
+    def __init__(self, layout: KVCacheLayout, num_blocks: int) -> None:
+        if num_blocks < 1:
+            raise ConfigError(f"the KV cache needs at least one block, got {num_blocks}")
+        self.layout = layout
+        self.num_blocks = num_blocks
+        size_bytes = layout.block_bytes * num_blocks
+        self.file_descriptor = os.memfd_create("fdspec-kv-cache", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(self.file_descriptor, size_bytes)
+            # The arrays keep the mapping alive; it goes when the last of them does.
+            arena = np.frombuffer(mmap.mmap(self.file_descriptor, size_bytes), np.uint8)
+        except (OSError, OverflowError) as error:
+            os.close(self.file_descriptor)
+            raise ConfigError(
+                f"a KV cache of {num_blocks} blocks ({size_bytes / 2**30:.2f} GiB) cannot be "
+                f"mapped ({error}); lower num_gpu_blocks_override or "
+                "gpu_memory_utilization"
+            ) from error
+        shape = (
+            layout.num_layers,
+            2,
+            num_blocks,
+            layout.num_kv_heads,
+            layout.block_size,
+            layout.head_dim,
+        )
+        values = arena.view(_DTYPES[layout.dtype]).reshape(shape)
+        self.layers = tuple(LayerCache(layer[0], layer[1]) for layer in values)
+
+    def close(self) -> None:
+        """Give the arena back; the views must not be used any more."""
+        self.layers = ()
+        if self.file_descriptor >= 0:
+            os.close(self.file_descriptor)
+            self.file_descriptor = -1

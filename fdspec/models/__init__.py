@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models: reading configurations and checkpoints, and the decoder of the Llama family.
+
+Importing this package does not import paddle; `load_model` does when it is called.
+"""
+
+from fdspec.models.config import ModelConfig
+from fdspec.models.config_reading import read_model_config
+
+__all__ = ["ModelConfig", "read_model_config"]

@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Readers of checkpoint files behind one interface: safetensors, GGUF and random weights."""
+
+from fdspec.models.checkpoint.base import Checkpoint, QuantizedTensor, Tensor
+from fdspec.models.checkpoint.dummy import DummyCheckpoint
+from fdspec.models.checkpoint.gguf_reader import GGUFCheckpoint
+from fdspec.models.checkpoint.safetensors_reader import SafetensorsCheckpoint
+
+__all__ = [
+    "Checkpoint",
+    "DummyCheckpoint",
+    "GGUFCheckpoint",
+    "QuantizedTensor",
+    "SafetensorsCheckpoint",
+    "Tensor",
+]

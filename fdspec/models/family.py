@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Family: which options of the one decoder a group of models uses, and what its tensors are called.
+
+Owns no numbers: those come from the checkpoint. Never imports paddle. Each family is a file beside
+this one; registry.py lists them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TensorNames:
+    """Names of a checkpoint's tensors without `.weight` and `.bias`; `{layer}` is its number."""
+
+    embedding: str
+    final_norm: str
+    output: str
+    input_norm: str
+    query: str
+    key: str
+    value: str
+    attention_output: str
+    query_norm: str
+    key_norm: str
+    post_attention_norm: str
+    gate: str
+    up: str
+    down: str
+
+
+# What Hugging Face checkpoints of Llama and its relatives use.
+HUGGING_FACE_NAMES = TensorNames(
+    embedding="model.embed_tokens",
+    final_norm="model.norm",
+    output="lm_head",
+    input_norm="model.layers.{layer}.input_layernorm",
+    query="model.layers.{layer}.self_attn.q_proj",
+    key="model.layers.{layer}.self_attn.k_proj",
+    value="model.layers.{layer}.self_attn.v_proj",
+    attention_output="model.layers.{layer}.self_attn.o_proj",
+    query_norm="model.layers.{layer}.self_attn.q_norm",
+    key_norm="model.layers.{layer}.self_attn.k_norm",
+    post_attention_norm="model.layers.{layer}.post_attention_layernorm",
+    gate="model.layers.{layer}.mlp.gate_proj",
+    up="model.layers.{layer}.mlp.up_proj",
+    down="model.layers.{layer}.mlp.down_proj",
+)
+
+# What GGUF files of the same models use.
+GGUF_NAMES = TensorNames(
+    embedding="token_embd",
+    final_norm="output_norm",
+    output="output",
+    input_norm="blk.{layer}.attn_norm",
+    query="blk.{layer}.attn_q",
+    key="blk.{layer}.attn_k",
+    value="blk.{layer}.attn_v",
+    attention_output="blk.{layer}.attn_output",
+    query_norm="blk.{layer}.attn_q_norm",
+    key_norm="blk.{layer}.attn_k_norm",
+    post_attention_norm="blk.{layer}.ffn_norm",
+    gate="blk.{layer}.ffn_gate",
+    up="blk.{layer}.ffn_up",
+    down="blk.{layer}.ffn_down",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One group of models.
+
+    Attributes:
+        name: for messages.
+        architectures: class names in config.json; GGUF files are reported as the first.
+        gguf_architecture: `general.architecture` of GGUF files.
+        qk_norm: RMSNorm over each head of query and key.
+        always_qkv_bias: query, key and value have a bias whatever config.json says; else
+            `attention_bias` decides.
+        has_output_bias: the attention's output projection shares `attention_bias`.
+        gguf_interleaved_rope: GGUF files hold query and key rows in the order for rotation of
+            neighbouring pairs; they are put back to halves.
+        names: tensors in safetensors files.
+        gguf_names: tensors in GGUF files.
+    """
+
+    name: str
+    architectures: tuple[str, ...]
+    gguf_architecture: str
+    qk_norm: bool = False
+    always_qkv_bias: bool = False
+    has_output_bias: bool = False
+    gguf_interleaved_rope: bool = False
+    names: TensorNames = HUGGING_FACE_NAMES
+    gguf_names: TensorNames = GGUF_NAMES

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The KV arena: shapes, sizes, and that another mapping of it sees the same bytes."""
+
+from __future__ import annotations
+
+import mmap
+import os
+
+import numpy as np
+import pytest
+
+from fdspec.core.errors import ConfigError
+from fdspec.kv.cache import KVCache, KVCacheLayout
+
+
+@pytest.mark.parametrize(("dtype", "numpy_dtype"), [("bfloat16", "u2"), ("float32", "f4")])
+def test_views_cover_the_arena_without_overlap(dtype, numpy_dtype):
+    layout = KVCacheLayout(num_layers=3, num_kv_heads=2, head_dim=8, block_size=4, dtype=dtype)
+    cache = KVCache(layout, num_blocks=5)
+    assert layout.block_bytes == 3 * 2 * 2 * 4 * 8 * np.dtype(numpy_dtype).itemsize
+    views = [array for layer in cache.layers for array in layer]
+    for value, array in enumerate(views, start=1):
+        assert array.shape == (5, 2, 4, 8)
+        assert array.dtype == np.dtype(numpy_dtype)
+        assert array.flags.c_contiguous and array.flags.writeable
+        assert not array.any()
+        array[:] = value
+    size_bytes = layout.block_bytes * 5
+    other = np.frombuffer(mmap.mmap(cache.file_descriptor, size_bytes), numpy_dtype)
+    assert other.reshape(6, -1).tolist() == [[value] * (5 * 2 * 4 * 8) for value in range(1, 7)]
+    assert sum(array.nbytes for array in views) == size_bytes
+
+
+def test_close_gives_the_descriptor_back():
+    cache = KVCache(KVCacheLayout(1, 1, 8, 4), num_blocks=1)
+    descriptor = cache.file_descriptor
+    cache.close()
+    cache.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+
+
+def test_errors_name_the_setting():
+    with pytest.raises(ConfigError, match="kv_cache_dtype must be one of bfloat16, float32"):
+        KVCacheLayout(1, 1, 8, 4, dtype="int3")
+    with pytest.raises(ConfigError, match="at least one block"):
+        KVCache(KVCacheLayout(1, 1, 8, 4), num_blocks=0)
+    with pytest.raises(ConfigError, match="num_gpu_blocks_override"):
+        KVCache(KVCacheLayout(100, 100, 128, 128), num_blocks=2**40)
