@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engine: the step that everything happens in, and the loop around it.
+
+Knows the parts by their Protocols only; `build.py` puts them together. Values pass through a step
+one way; a stage that fails ends the engine, because no later step could be trusted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from fdspec.core import TokenEvent
+from fdspec.core.protocols import ModelRunner, Proposer, Scheduler, Verifier
+from fdspec.engine.stats import EngineMonitor
+from fdspec.scheduler.topic.interface import EngineTopic
+from fdspec.scheduler.topic.messages import Fatal
+
+MAX_COMMANDS_PER_STEP = 256
+
+
+class Engine:
+    """Poll, add, propose, plan, execute, verify, commit, observe, apply, forget, emit."""
+
+    def __init__(
+        self,
+        topic: EngineTopic,
+        scheduler: Scheduler,
+        proposer: Proposer,
+        *,
+        runner: ModelRunner,
+        verifier: Verifier,
+        monitor: EngineMonitor,
+    ) -> None:
+        self.topic = topic
+        self.scheduler = scheduler
+        self.proposer = proposer
+        self.runner = runner
+        self.verifier = verifier
+        self.monitor = monitor
+
+    def step(self, idle_s: float = 0.0) -> list[TokenEvent]:
+        """One pass through all stages.
+
+        Args:
+            idle_s: how long to wait for a command if there is nothing to compute.
+
+        Returns:
+            The events, which the topic has been given too.
+        """
+        wait_s = 0.0 if self.scheduler.has_work() else idle_s
+        events: list[TokenEvent] = []
+        for command in self.topic.poll(MAX_COMMANDS_PER_STEP, wait_s):
+            events += self.scheduler.add(command)
+        drafts = self.proposer.propose(self.scheduler.draft_contexts())
+        plan = self.scheduler.plan(drafts)
+        if plan.sequences:
+            output = self.runner.execute(plan)
+            verdicts = self.verifier.verify(plan, output)
+            self.runner.commit(plan, verdicts)
+            self.proposer.observe(plan, output, verdicts)
+            applied = self.scheduler.apply(plan, verdicts)
+            self.monitor.count(plan, applied)
+            events += applied
+        ended = [(event.request_id, event.choice) for event in events if event.finish is not None]
+        self.proposer.forget(ended)
+        self.verifier.forget(ended)
+        self.topic.emit(events)
+        return events
+
+    def run(
+        self,
+        should_stop: Callable[[], bool],
+        *,
+        idle_s: float = 0.2,
+        stats_interval_s: float = 1.0,
+    ) -> None:
+        """Step until should_stop says so; tell the topic how the engine stands meanwhile.
+
+        Args:
+            should_stop: asked after every step.
+            idle_s: longest wait for a command, and so the longest delay of should_stop.
+            stats_interval_s: time between statistics.
+
+        Raises:
+            Exception: whatever a stage raised; the topic has been told that the engine is at its
+                end, so that no request waits for ever.
+        """
+        next_stats_s = 0.0
+        was_busy = True
+        try:
+            while not should_stop():
+                self.step(idle_s)
+                is_busy = self.scheduler.has_work()
+                if was_busy and not is_busy:
+                    self.monitor.check()
+                    next_stats_s = 0.0
+                was_busy = is_busy
+                if time.monotonic() >= next_stats_s:
+                    self.topic.publish(self.monitor.stats())
+                    next_stats_s = time.monotonic() + stats_interval_s
+        except Exception as error:
+            self.topic.publish(Fatal(f"the engine failed: {type(error).__name__}: {error}"))
+            raise

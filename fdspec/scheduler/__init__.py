@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What runs next: the batch scheduler; and the topic on which requests arrive."""

@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BatchScheduler: continuous batching of decode rows, prompt chunks and draft rows.
+
+`plan` alone spends the token budget, `apply` alone turns verdicts into state; requests and blocks
+are kept by `Residents`. Knows no model, no tensor and no proposer. Called by `Engine.step`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fdspec.core import (
+    Abort,
+    Command,
+    ConfigError,
+    Draft,
+    DraftContext,
+    DraftStats,
+    FinishReason,
+    Request,
+    SequenceId,
+    SequencePlan,
+    Status,
+    StepPlan,
+    Submit,
+    TokenBuffer,
+    TokenEvent,
+    TokenLogprob,
+    Verdict,
+)
+from fdspec.core.protocols import BlockPool
+from fdspec.scheduler.admission import reason_to_refuse
+from fdspec.scheduler.budget import fair_shares, usable_prefix
+from fdspec.scheduler.residents import Residents
+
+logger = logging.getLogger(__name__)
+
+
+class BatchScheduler:
+    """First come, first served, by (priority, arrival). Implements `core.protocols.Scheduler`.
+
+    * A request is admitted when blocks for all its known tokens are free, and takes them at once;
+      nobody overtakes a request that waits for blocks.
+    * Every decoding sequence has one row in every step; prompts share what is left, in chunks;
+      drafts get fair shares, at most half of what prompts could use.
+    * When a decoding sequence needs a block and none is free, the request that comes last gives
+      all of its blocks back and is computed again later, with prompt and output as its tokens. The
+      first one always makes progress, so that every request ends.
+    * Drafts take free blocks only, and give back at once what was not accepted.
+    """
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        *,
+        vocab_size: int,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        max_model_len: int,
+        max_draft_rows: int = 64,
+        long_prefill_token_threshold: int = 0,
+    ) -> None:
+        """Start empty.
+
+        Args:
+            pool: the KV cache's blocks; nobody else may take any.
+            vocab_size: token ids 0 .. vocab_size - 1 exist.
+            max_num_seqs: most sequences in a step.
+            max_num_batched_tokens: most rows in a step, at least max_num_seqs.
+            max_model_len: most tokens of a sequence, prompt and output together.
+            max_draft_rows: most draft rows of a sequence in a step.
+            long_prefill_token_threshold: most prompt rows of a sequence in a step; 0 is no limit.
+
+        Raises:
+            ConfigError: the limits exclude each other.
+        """
+        if max_num_seqs < 1 or max_num_batched_tokens < max_num_seqs:
+            raise ConfigError(
+                f"max_num_batched_tokens ({max_num_batched_tokens}) must be at least max_num_seqs "
+                f"({max_num_seqs}), and that at least 1, so that every running sequence has a row "
+                "in every step"
+            )
+        self._pool = pool
+        self._residents = Residents(pool, max_num_seqs)
+        self._vocab_size = vocab_size
+        self._max_num_batched_tokens = max_num_batched_tokens
+        self._max_model_len = max_model_len
+        self._max_draft_rows = max_draft_rows
+        self._max_chunk = long_prefill_token_threshold or max_num_batched_tokens
+        self._prompt_logprobs: dict[SequenceId, list[TokenLogprob | None]] = {}
+        self._step = 0
+
+    @property
+    def num_running(self) -> int:
+        """Sequences that hold blocks. Does not modify."""
+        return len(self._residents.running)
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that wait for admission. Does not modify."""
+        return len(self._residents) - len(self._residents.running)
+
+    @property
+    def num_preempted(self) -> int:
+        """Times that a sequence lost its blocks, since the start. Does not modify."""
+        return self._residents.num_preempted
+
+    def has_work(self) -> bool:
+        """True if a step would do something. Does not modify."""
+        return len(self._residents) > 0
+
+    def check(self) -> None:
+        """Raise AssertionError if requests and blocks do not agree. Does not modify."""
+        self._residents.check()
+
+    def add(self, command: Command) -> list[TokenEvent]:
+        """Take a command; the events are refusals and aborts.
+
+        A Submit whose id is still in service is a repeated delivery and changes nothing.
+        """
+        if isinstance(command, Abort):
+            return [self._abort(r) for r in self._residents.choices_of(command.request_id)]
+        if self._residents.choices_of(command.request_id):
+            logger.warning("request %r is already in service; ignored", command.request_id)
+            return []
+        reason = reason_to_refuse(
+            command,
+            max_model_len=self._max_model_len,
+            vocab_size=self._vocab_size,
+            num_blocks=self._pool.num_blocks,
+            block_size=self._pool.block_size,
+        )
+        choices = range(command.params.n)
+        if reason is not None:
+            return [
+                TokenEvent(command.request_id, c, 0, (), finish=FinishReason.ERROR, error=reason)
+                for c in choices
+            ]
+        for choice in choices:
+            self._residents.enter(_new_request(command, choice))
+        return []
+
+    def draft_contexts(self) -> list[DraftContext]:
+        """Sequences that may use drafts in the next step. Does not modify."""
+        running = self._residents.running
+        most = self._max_num_batched_tokens - len(running)
+        contexts = []
+        for request in running:
+            limit = min(self._max_draft(request), most)
+            if limit > 0:
+                contexts.append(
+                    DraftContext(
+                        request.sequence_id, request.tokens.view(), request.num_prompt, limit
+                    )
+                )
+        return contexts
+
+    def plan(self, drafts: Sequence[Draft]) -> StepPlan:
+        """Spend token and block budget on the next step; may admit and preempt.
+
+        Drafts of sequences that are gone or not decoding are ignored, and so is every draft of a
+        sequence after its first.
+        """
+        self._step += 1
+        rows = self._plan_decoding()
+        wanted = self._usable_drafts(drafts, rows)
+        left = self._max_num_batched_tokens - len(rows)
+        num_draft_rows = sum(len(draft) for draft in wanted.values())
+        left -= self._plan_prompts(rows, left - min(num_draft_rows, left // 2))
+        granted = self._grant_drafts(wanted, left)
+        sequences = [
+            self._sequence_plan(
+                request, rows[request.sequence_id], granted.get(request.sequence_id)
+            )
+            for request in self._residents.running
+            if request.sequence_id in rows
+        ]
+        return StepPlan(self._step, tuple(sequences))
+
+    def apply(self, plan: StepPlan, verdicts: Sequence[Verdict]) -> list[TokenEvent]:
+        """Turn verdicts into request state and events.
+
+        Results that no longer describe the state they were planned from are dropped: those of any
+        plan but the newest, and of sequences that were aborted since.
+        """
+        if plan.step != self._step:
+            return []
+        by_id = {verdict.sequence_id: verdict for verdict in verdicts}
+        events = []
+        for sequence in plan.sequences:
+            request = self._residents.get(sequence.sequence_id)
+            if (
+                request is None
+                or request.status is not Status.RUNNING
+                or request.num_computed != sequence.start
+            ):
+                continue
+            verdict = by_id.get(sequence.sequence_id)
+            if verdict is not None and sequence.wants_prompt_logprobs:
+                self._keep_prompt_logprobs(sequence, verdict)
+            if sequence.samples:
+                assert verdict is not None, f"no verdict for {sequence.sequence_id}"
+                events.append(self._apply_verdict(request, sequence, verdict))
+            else:
+                request.num_computed = len(sequence.history)
+        return events
+
+    def _abort(self, request: Request) -> TokenEvent:
+        self._prompt_logprobs.pop(request.sequence_id, None)
+        self._residents.leave(request)
+        return TokenEvent(*request.sequence_id, request.num_output, (), finish=FinishReason.ABORT)
+
+    # -- plan -------------------------------------------------------------------------------------
+
+    def _plan_decoding(self) -> dict[SequenceId, int]:
+        """One row for each decoding sequence: {sequence id: committed rows}."""
+        rows: dict[SequenceId, int] = {}
+        # Reserving for an early one may preempt late ones: go over a copy.
+        for request in tuple(self._residents.running):
+            if (
+                request.status is Status.RUNNING
+                and _is_decoding(request)
+                and self._residents.reserve(request, len(request.tokens))
+            ):
+                rows[request.sequence_id] = 1
+        return rows
+
+    def _plan_prompts(self, rows: dict[SequenceId, int], budget: int) -> int:
+        """Chunks for running prompts, then for newly admitted ones; returns the rows spent."""
+        left = budget
+        for request in self._residents.running:
+            if left > 0 and not _is_decoding(request):
+                left -= self._plan_chunk(request, rows, left)
+        if left > 0:
+            for request in self._residents.admit():
+                left -= self._plan_chunk(request, rows, left)
+                if left == 0:
+                    break
+        return budget - left
+
+    def _plan_chunk(self, request: Request, rows: dict[SequenceId, int], left: int) -> int:
+        count = min(len(request.tokens) - request.num_computed, left, self._max_chunk)
+        rows[request.sequence_id] = count
+        return count
+
+    def _sequence_plan(self, request: Request, num_rows: int, draft: Draft | None) -> SequencePlan:
+        start = request.num_computed
+        end = start + num_rows
+        samples = end == len(request.tokens)
+        num_slots = end if draft is None else end + len(draft)
+        return SequencePlan(
+            request.sequence_id,
+            start,
+            request.tokens.view(0, end),
+            request.num_prompt,
+            draft,
+            tuple(request.block_ids[: self._residents.blocks_for(num_slots)]),
+            request.params,
+            samples,
+            None if samples else int(request.tokens.view(end, end + 1)[0]),
+        )
+
+    # -- drafts -----------------------------------------------------------------------------------
+
+    def _max_draft(self, request: Request) -> int:
+        """Most draft tokens that could all be kept; the target always adds one of its own."""
+        limit = request.params.max_draft_tokens
+        if limit == 0 or not _is_decoding(request):
+            return 0
+        assert request.params.max_tokens is not None
+        return min(
+            request.params.max_tokens - request.num_output - 1,
+            self._max_model_len - len(request.tokens) - 1,
+            self._max_draft_rows if limit is None else min(limit, self._max_draft_rows),
+        )
+
+    def _usable_drafts(
+        self, drafts: Sequence[Draft], rows: dict[SequenceId, int]
+    ) -> dict[SequenceId, Draft]:
+        usable: dict[SequenceId, Draft] = {}
+        for draft in drafts:
+            request = self._residents.get(draft.sequence_id)
+            if request is None or draft.sequence_id not in rows or draft.sequence_id in usable:
+                continue
+            prefix = usable_prefix(draft, self._max_draft(request), self._vocab_size)
+            if prefix is not None:
+                usable[draft.sequence_id] = prefix
+        return usable
+
+    def _grant_drafts(
+        self, wanted: dict[SequenceId, Draft], budget: int
+    ) -> dict[SequenceId, Draft]:
+        """Fair shares of the budget, cut to the blocks that are free; whoever is first rotates."""
+        drafts = list(wanted.values())
+        if not drafts or budget <= 0:
+            return {}
+        first = self._step % len(drafts)
+        shares = fair_shares([len(draft) for draft in drafts], budget, first)
+        granted = {}
+        for index in (*range(first, len(drafts)), *range(first)):
+            request = self._residents.get(drafts[index].sequence_id)
+            assert request is not None
+            num_tokens = len(request.tokens)
+            num_slots = self._residents.reserve_free(request, num_tokens + shares[index])
+            if num_slots > num_tokens:
+                granted[request.sequence_id] = drafts[index].cut(num_slots - num_tokens)
+        return granted
+
+    # -- apply ------------------------------------------------------------------------------------
+
+    def _keep_prompt_logprobs(self, sequence: SequencePlan, verdict: Verdict) -> None:
+        """Collect them until the first event; a preempted prompt starts over."""
+        if sequence.start == 0:
+            self._prompt_logprobs[sequence.sequence_id] = [None]
+        self._prompt_logprobs[sequence.sequence_id].extend(verdict.prompt_logprobs)
+
+    def _apply_verdict(
+        self, request: Request, sequence: SequencePlan, verdict: Verdict
+    ) -> TokenEvent:
+        assert len(verdict.tokens) == len(verdict.kept) + 1, verdict
+        index = request.num_output
+        request.tokens.append(verdict.tokens)
+        request.num_computed = len(sequence.history) + len(verdict.kept)
+        if verdict.finish is not None:
+            self._residents.leave(request)
+        else:
+            self._residents.release_unused(request)
+        prompt_logprobs = self._prompt_logprobs.pop(request.sequence_id, None)
+        if prompt_logprobs is not None:
+            # They go out with the first event; computing the prompt again must not ask for them.
+            request.params = replace(request.params, prompt_logprobs=None)
+        draft = None
+        if sequence.draft is not None and verdict.num_drafted > 0:
+            draft = DraftStats(verdict.num_drafted, len(verdict.kept), sequence.draft.source)
+        return TokenEvent(
+            *request.sequence_id,
+            index,
+            verdict.tokens,
+            logprobs=verdict.logprobs,
+            prompt_logprobs=None if prompt_logprobs is None else tuple(prompt_logprobs),
+            finish=verdict.finish,
+            stop_reason=verdict.stop_reason,
+            draft=draft,
+        )
+
+
+def _new_request(submit: Submit, choice: int) -> Request:
+    params = submit.params
+    assert params.max_tokens is not None
+    return Request(
+        (submit.request_id, choice),
+        params,
+        TokenBuffer(submit.prompt, reserve=min(params.max_tokens, 1024)),
+        len(submit.prompt),
+        priority=submit.priority,
+    )
+
+
+def _is_decoding(request: Request) -> bool:
+    return request.num_output > 0 and len(request.tokens) - request.num_computed == 1
