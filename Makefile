@@ -19,10 +19,10 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: build model ## chat with a real model, with and without speculation, and end
-	@$(BIN)/python scripts/demo.py
+	@$(BIN)/python -m scripts.demo
 
 serve: build model ## the demo's server, until Ctrl-C
-	@$(BIN)/python scripts/demo.py --serve
+	@$(BIN)/python -m scripts.demo --serve
 
 test: lint unit ## format, lint, types and the quick tests
 
@@ -45,7 +45,7 @@ format: .venv/.test ## format Python and C++
 	$(BIN)/clang-format -i $(CXX_SOURCES)
 
 model: .venv/.demo ## bring the demo model into models/
-	@[[ -f $(MODEL) ]] || $(BIN)/python scripts/fetch_model.py
+	@[[ -f $(MODEL) ]] || $(BIN)/python -m scripts.fetch_model
 
 build: .venv/.demo ## compile the kernels
 	@$(BIN)/python -m fdspec.ops.build

