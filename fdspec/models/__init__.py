@@ -6,5 +6,6 @@ Importing this package does not import paddle; `load_model` does when it is call
 
 from fdspec.models.config import ModelConfig
 from fdspec.models.config_reading import read_model_config
+from fdspec.models.hub import resolve_model
 
-__all__ = ["ModelConfig", "read_model_config"]
+__all__ = ["ModelConfig", "read_model_config", "resolve_model"]
