@@ -47,11 +47,9 @@ def resolve_model(name: str | Path, revision: str | None = None) -> Path:
 
 def _looks_like_a_path(path: Path) -> bool:
     """True if the user meant a file: hub owners are not folders of the working directory."""
-    return (
-        path.is_absolute()
-        or str(path).startswith((".", "~"))
-        or (path.parent != Path() and path.parts[0] != path.name and Path(path.parts[0]).is_dir())
-    )
+    if path.is_absolute() or str(path).startswith("."):
+        return True
+    return len(path.parts) > 1 and Path(path.parts[0]).is_dir()
 
 
 def _nearest(path: Path) -> str:
