@@ -17,8 +17,8 @@ from fdspec.entrypoints.openai.errors import bad_request
 from fdspec.entrypoints.openai.params import check_token_ids
 from fdspec.entrypoints.openai.protocol import (
     ChatCompletionRequest,
-    ChatTemplateOptions,
     CompletionRequest,
+    TemplateOptions,
 )
 from fdspec.tokenizer import Tokenizer
 from fdspec.tokenizer.chat_template import ChatTemplate
@@ -99,7 +99,7 @@ async def chat_prompt(
 
 def render_messages(
     messages: Sequence[dict[str, Any]],
-    options: ChatTemplateOptions,
+    options: TemplateOptions,
     tokenizer: Tokenizer,
     *,
     trust_template: bool,

@@ -7,7 +7,7 @@ counts as absent.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -77,18 +77,21 @@ class GenerationRequest(ModelRequest, kw_only=True):
     speculative: SpeculativeOptions | None = None
 
 
-class ChatTemplateOptions(ModelRequest, kw_only=True):
-    """How messages become a prompt."""
+class TemplateOptions(Protocol):
+    """Fields of a body that say how its messages become a prompt."""
 
-    chat_template: str | None = None
-    chat_template_kwargs: dict[str, Any] = {}
-    add_generation_prompt: bool = True
+    chat_template: str | None
+    chat_template_kwargs: dict[str, Any]
+    add_generation_prompt: bool
 
 
-class ChatCompletionRequest(GenerationRequest, ChatTemplateOptions, kw_only=True):
+class ChatCompletionRequest(GenerationRequest, kw_only=True):
     """Body of POST /v1/chat/completions."""
 
     messages: list[dict[str, Any]] = []
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] = {}
+    add_generation_prompt: bool = True
     add_special_tokens: bool = False
     max_completion_tokens: int | None = None
     logprobs: bool = False
@@ -105,7 +108,7 @@ class CompletionRequest(GenerationRequest, kw_only=True):
     logprobs: int | None = None
 
 
-class TokenizeRequest(ChatTemplateOptions, kw_only=True):
+class TokenizeRequest(ModelRequest, kw_only=True):
     """Body of POST /tokenize: `prompt`, or `messages` with the options of a chat.
 
     `add_special_tokens` defaults to true for a prompt and to false for messages.
@@ -113,6 +116,9 @@ class TokenizeRequest(ChatTemplateOptions, kw_only=True):
 
     prompt: str | None = None
     messages: list[dict[str, Any]] | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] = {}
+    add_generation_prompt: bool = True
     add_special_tokens: bool | None = None
     return_token_strs: bool = False
 
