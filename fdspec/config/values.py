@@ -67,6 +67,8 @@ def parse_json(setting: Setting) -> object:
     except json.JSONDecodeError as error:
         start = max(error.pos - 20, 0)
         problem = f"{error.msg} at character {error.pos}, after {text[start : error.pos]!r}"
+    except RecursionError:
+        problem = "nested too deeply"
     except ValueError as error:
         problem = str(error)
     raise ConfigError(f"{setting.where}: not valid JSON: {problem}; example: {JSON_EXAMPLE}")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import yaml
 
 from fdspec.config.settings import Setting, path_of
 from fdspec.core.errors import ConfigError
+
+_EMPTY = ("", "null", "~")
 
 
 def read_yaml(path: str) -> list[Setting]:
@@ -19,22 +22,35 @@ def read_yaml(path: str) -> list[Setting]:
         ConfigError: the file cannot be read, is not YAML or not a map, or has a key twice.
     """
     text = _read_text(path)
-    loader = yaml.SafeLoader(text)
     try:
-        root = loader.get_single_node()
-        if root is None or (isinstance(root, yaml.ScalarNode) and root.value in ("", "null", "~")):
-            return []
-        if not isinstance(root, yaml.MappingNode):
-            raise ConfigError(
-                f"{path}:{_line(root)}: a map is needed, with lines like 'port: 8000'"
-            )
-        return _MapReader(path, loader).read(root, ())
+        with contextlib.closing(_Loader(text)) as loader:
+            root = loader.get_single_node()
+            if root is None or (isinstance(root, yaml.ScalarNode) and root.value in _EMPTY):
+                return []
+            if not isinstance(root, yaml.MappingNode):
+                line = f"{path}:{_line(root)}"
+                raise ConfigError(f"{line}: a map is needed, with lines like 'port: 8000'")
+            return _MapReader(path, loader).read(root, ())
     except yaml.YAMLError as error:
         raise ConfigError(_describe(path, error)) from None
     except RecursionError:
-        raise ConfigError(f"{path}: a map contains itself through an alias") from None
-    finally:
-        loader.dispose()
+        raise ConfigError(f"{path}: nested too deeply, or a map contains itself") from None
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader whose every complaint is a YAMLError with a line."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, ArithmeticError) as error:
+            raise yaml.constructor.ConstructorError(
+                None, None, str(error), node.start_mark
+            ) from None
+
+    def close(self) -> None:
+        """For contextlib.closing."""
+        self.dispose()
 
 
 class _MapReader:
