@@ -18,7 +18,7 @@ import msgspec
 from fdspec.core import FinishReason, SamplingParams, Submit, TokenEvent
 from fdspec.entrypoints.openai.choice import Choice, Piece, join_pieces
 from fdspec.entrypoints.openai.draft_report import DraftReport
-from fdspec.entrypoints.openai.errors import as_api_error, bad_request
+from fdspec.entrypoints.openai.errors import ApiError, as_api_error, bad_request
 from fdspec.entrypoints.openai.forms import Form
 from fdspec.entrypoints.openai.frontend import Frontend
 from fdspec.entrypoints.openai.params import fit_params, length_field
@@ -159,17 +159,30 @@ class Generation:
         stream = await client.submit(self._commands)
         try:
             async for events in stream:
-                now_s = time.monotonic()
-                batch = []
-                for event in events:
-                    timed = self._choices[event.request_id, event.choice]
-                    timed.observe(event, now_s, self._frontend)
-                    batch.append((timed.choice, timed.choice.take(event)))
+                batch: list[tuple[Choice, Piece]] = []
+                try:
+                    self._take(events, batch)
+                except ApiError:
+                    # What came before the failure is the client's.
+                    yield batch
+                    raise
                 yield batch
         finally:
             client.release(stream)
             for timed in self._timed:
                 timed.end_unfinished(self._frontend)
+
+    def _take(self, events: Sequence[TokenEvent], batch: list[tuple[Choice, Piece]]) -> None:
+        """Measure events and append what they add.
+
+        Raises:
+            ApiError: a choice failed; the events before it are in the batch.
+        """
+        now_s = time.monotonic()
+        for event in events:
+            timed = self._choices[event.request_id, event.choice]
+            timed.observe(event, now_s, self._frontend)
+            batch.append((timed.choice, timed.choice.take(event)))
 
     def _chunk(self, choice: Choice, piece: Piece) -> bytes:
         item = self._form.chunk(choice, piece)
