@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models: reading configurations and checkpoints, and the decoder of the Llama family.
+"""Models: finding and reading checkpoints, and the decoder of the Llama family.
 
 Importing this package does not import paddle; `load_model` does when it is called.
 """
@@ -7,5 +7,6 @@ Importing this package does not import paddle; `load_model` does when it is call
 from fdspec.models.config import ModelConfig
 from fdspec.models.config_reading import read_model_config
 from fdspec.models.hub import resolve_model
+from fdspec.models.loading import ModelOptions, load_model
 
-__all__ = ["ModelConfig", "read_model_config", "resolve_model"]
+__all__ = ["ModelConfig", "ModelOptions", "load_model", "read_model_config", "resolve_model"]

@@ -35,11 +35,14 @@ def read_model_config(path: str | Path) -> ModelConfig:
         CheckpointError: nothing there, an architecture that is not known, or numbers that are
             missing or do not fit together.
     """
-    files = find_checkpoint(Path(path))
-    if files.gguf is not None:
-        return config_of_gguf(read_gguf_header(files.gguf))
-    generation = read_optional_json_object(files.folder / "generation_config.json")
-    return config_of_json(files.folder / "config.json", generation)
+    folder = Path(path)
+    if any(folder.glob("*.gguf")) or not (folder / "config.json").exists():
+        files = find_checkpoint(folder)
+        if files.gguf is not None:
+            return config_of_gguf(read_gguf_header(files.gguf))
+        folder = files.folder
+    generation = read_optional_json_object(folder / "generation_config.json")
+    return config_of_json(folder / "config.json", generation)
 
 
 def config_of_json(file: Path, generation: Mapping[str, Any]) -> ModelConfig:
@@ -215,9 +218,10 @@ def _rope_scaling(file: Path, rope: Mapping[str, Any], max_positions: int) -> Ro
     keys = _Keys(file, rope, "rope_scaling.")
     original = keys.integer("original_max_position_embeddings", max_positions)
     attention_factor = rope.get("attention_factor")
+    default_factor = max_positions / original if kind == "yarn" and original else None
     return RopeScaling(
         kind=kind,
-        factor=keys.number("factor"),
+        factor=keys.number("factor", default_factor),
         original_max_positions=original,
         low_frequency_factor=keys.number("low_freq_factor", 1.0),
         high_frequency_factor=keys.number("high_freq_factor", 4.0),

@@ -4,6 +4,7 @@
 from fdspec.models.checkpoint.base import Checkpoint, QuantizedTensor, Tensor
 from fdspec.models.checkpoint.dummy import DummyCheckpoint
 from fdspec.models.checkpoint.gguf_reader import GGUFCheckpoint
+from fdspec.models.checkpoint.opening import open_checkpoint
 from fdspec.models.checkpoint.safetensors_reader import SafetensorsCheckpoint
 
 __all__ = [
@@ -13,4 +14,5 @@ __all__ = [
     "QuantizedTensor",
     "SafetensorsCheckpoint",
     "Tensor",
+    "open_checkpoint",
 ]

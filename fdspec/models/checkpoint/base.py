@@ -71,6 +71,10 @@ class Checkpoint(Protocol):
         """Where a tensor is (or would be), for errors."""
         ...
 
+    def bits_per_weight(self, name: str) -> float:
+        """How many bits of the file a value takes, scales included; the tensor must exist."""
+        ...
+
     def get(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """One tensor; a view of the mapped file where its type allows. Not to be written.
 

@@ -29,6 +29,10 @@ class DummyCheckpoint:
         """A word for errors."""
         return "dummy weights"
 
+    def bits_per_weight(self, name: str) -> float:
+        """They count as 16-bit floats."""
+        return 16
+
     def get(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """The tensor's random values."""
         if len(shape) == 1:

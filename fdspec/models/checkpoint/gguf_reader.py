@@ -46,6 +46,11 @@ class GGUFCheckpoint:
         """The file."""
         return str(self._header.path)
 
+    def bits_per_weight(self, name: str) -> float:
+        """From 1.6 (IQ1_S) to 32, scales included."""
+        values, size_bytes = gguf.GGML_QUANT_SIZES[self._kind(self._header.tensors[name])]
+        return float(8 * size_bytes / values)
+
     def get(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """One tensor: a view for F32, F16 and BF16 (as uint16), codes for Q4_0, Q4_1 and Q8_0, and
         dequantised float32 for every other type. Not to be written.

@@ -72,6 +72,10 @@ class SafetensorsCheckpoint:
             return str(self._entries[name].file)
         return ", ".join(map(str, self._files))
 
+    def bits_per_weight(self, name: str) -> float:
+        """32 or 16."""
+        return 8 * _DTYPES[self._entries[name].dtype].itemsize
+
     def get(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """A view of one tensor: float32, float16, or bfloat16 as uint16. Not to be written.
 

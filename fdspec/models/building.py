@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the layers of a LlamaFamilyModel from a checkpoint's tensors.
+
+Owns which tensor goes where; loading.py calls it. Everything family-specific comes from Family.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fdspec.layers.attention import Attention
+from fdspec.layers.embedding import Embedding
+from fdspec.layers.linear import Linear
+from fdspec.layers.mlp import SwiGLU
+from fdspec.layers.norm import RMSNorm
+from fdspec.layers.rotary import Rotary
+from fdspec.models.checkpoint import Checkpoint, GGUFCheckpoint
+from fdspec.models.config import ModelConfig
+from fdspec.models.decoder import DecoderLayer, LlamaFamilyModel
+from fdspec.models.family import Family
+from fdspec.models.rope import rope_frequencies
+from fdspec.models.weights import Role, WeightLoader
+
+_GGUF_ROPE_FACTORS = "rope_freqs.weight"
+# Tables of old exporters, which are computed here.
+_IGNORED = (".rotary_emb.inv_freq",)
+
+
+def build_model(
+    config: ModelConfig,
+    family: Family,
+    checkpoint: Checkpoint,
+    *,
+    quantization: str | None,
+    max_model_len: int,
+) -> LlamaFamilyModel:
+    """The model with its weights; raises as `load_model` does."""
+    return _Builder(config, family, checkpoint, quantization).model(max_model_len)
+
+
+class _Builder:
+    def __init__(
+        self,
+        config: ModelConfig,
+        family: Family,
+        checkpoint: Checkpoint,
+        quantization: str | None,
+    ) -> None:
+        self._config = config
+        self._checkpoint = checkpoint
+        is_gguf = isinstance(checkpoint, GGUFCheckpoint)
+        self._names = family.gguf_names if is_gguf else family.names
+        self._interleaved = is_gguf and family.gguf_interleaved_rope
+        self._weights = WeightLoader(checkpoint, quantization)
+
+    def model(self, max_model_len: int) -> LlamaFamilyModel:
+        config, names, weights = self._config, self._names, self._weights
+        vocabulary = (config.vocab_size, config.hidden_size)
+        embedding = weights.matrix(f"{names.embedding}.weight", vocabulary, Role.VOCABULARY)
+        output_name = f"{names.output}.weight"
+        output = embedding
+        ignored = list(_IGNORED)
+        if config.tie_word_embeddings:
+            # Some exporters write the tied matrix twice.
+            ignored.append(output_name)
+        else:
+            output = weights.matrix(output_name, vocabulary, Role.VOCABULARY)
+        rotary = self._rotary(max_model_len)
+        model = LlamaFamilyModel(
+            config,
+            max_model_len,
+            embedding=Embedding(embedding),
+            layers=[self._layer(index, rotary) for index in range(config.num_layers)],
+            norm=self._norm(names.final_norm),
+            output=Linear(output),
+        )
+        weights.finish(ignored)
+        return model
+
+    def _rotary(self, max_model_len: int) -> Rotary:
+        frequencies, scale = rope_frequencies(self._config, max_model_len)
+        if _GGUF_ROPE_FACTORS in self._checkpoint.names():
+            # How GGUF files state llama3 scaling.
+            frequencies = frequencies / self._weights.vector(_GGUF_ROPE_FACTORS, len(frequencies))
+        return Rotary(frequencies, scale, max_model_len)
+
+    def _layer(self, index: int, rotary: Rotary) -> DecoderLayer:
+        names = self._names
+        return DecoderLayer(
+            self._norm(names.input_norm.format(layer=index)),
+            self._attention(index, rotary),
+            self._norm(names.post_attention_norm.format(layer=index)),
+            self._mlp(index),
+        )
+
+    def _attention(self, index: int, rotary: Rotary) -> Attention:
+        config, names = self._config, self._names
+        sizes = (
+            config.num_heads * config.head_dim,
+            config.num_kv_heads * config.head_dim,
+            config.num_kv_heads * config.head_dim,
+        )
+        parts = [name.format(layer=index) for name in (names.query, names.key, names.value)]
+        orders = [*map(self._row_order, sizes[:2]), None]
+        weight = self._weights.fused(
+            [f"{part}.weight" for part in parts],
+            [(size, config.hidden_size) for size in sizes],
+            orders,
+        )
+        bias = None
+        if config.qkv_bias:
+            bias = np.concatenate(
+                [
+                    self._weights.vector(f"{part}.bias", size, order)
+                    for part, size, order in zip(parts, sizes, orders, strict=True)
+                ]
+            )
+        return Attention(
+            Linear(weight, bias),
+            self._linear(
+                names.attention_output.format(layer=index),
+                (config.hidden_size, sizes[0]),
+                has_bias=config.output_bias,
+            ),
+            rotary,
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            query_norm=self._head_norm(names.query_norm.format(layer=index)),
+            key_norm=self._head_norm(names.key_norm.format(layer=index)),
+        )
+
+    def _mlp(self, index: int) -> SwiGLU:
+        config, names = self._config, self._names
+        parts = [name.format(layer=index) for name in (names.gate, names.up)]
+        wide = (config.intermediate_size, config.hidden_size)
+        weight = self._weights.fused(
+            [f"{part}.weight" for part in parts], [wide, wide], [None, None]
+        )
+        bias = None
+        if config.mlp_bias:
+            biases = [self._weights.vector(f"{part}.bias", wide[0]) for part in parts]
+            bias = np.concatenate(biases)
+        down = self._linear(
+            names.down.format(layer=index),
+            (config.hidden_size, config.intermediate_size),
+            has_bias=config.mlp_bias,
+        )
+        return SwiGLU(Linear(weight, bias), down)
+
+    def _linear(self, name: str, shape: tuple[int, int], *, has_bias: bool) -> Linear:
+        weight = self._weights.matrix(f"{name}.weight", shape, Role.PROJECTION)
+        return Linear(weight, self._weights.vector(f"{name}.bias", shape[0]) if has_bias else None)
+
+    def _norm(self, name: str) -> RMSNorm:
+        weight = self._weights.vector(f"{name}.weight", self._config.hidden_size)
+        return RMSNorm(weight, self._config.rms_norm_eps)
+
+    def _head_norm(self, name: str) -> RMSNorm | None:
+        if not self._config.qk_norm:
+            return None
+        weight = self._weights.vector(f"{name}.weight", self._config.head_dim)
+        return RMSNorm(weight, self._config.rms_norm_eps)
+
+    def _row_order(self, size: int) -> NDArray[np.int64] | None:
+        """Rows of query or key in the order for rotating halves, None if they already are.
+
+        The file holds dimension i and i + head_dim / 2 of a head as neighbours.
+        """
+        if not self._interleaved:
+            return None
+        pairs = np.arange(size).reshape(-1, self._config.head_dim // 2, 2)
+        return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(-1)

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opens the checkpoint at a path with the reader of its kind. Model loading calls it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fdspec.models.checkpoint.base import Checkpoint
+from fdspec.models.checkpoint.gguf_reader import GGUFCheckpoint
+from fdspec.models.checkpoint.safetensors_reader import SafetensorsCheckpoint
+from fdspec.models.files import find_checkpoint
+from fdspec.utils.gguf_header import read_gguf_header
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """The tensors of a model folder, a .gguf file or a .safetensors file.
+
+    Raises:
+        CheckpointError: nothing there that can be read.
+    """
+    files = find_checkpoint(path)
+    if files.gguf is not None:
+        return GGUFCheckpoint(read_gguf_header(files.gguf))
+    return SafetensorsCheckpoint(files.safetensors)

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Takes tensors from a checkpoint and packs them in the format that was asked for.
+
+Owns the rules which format a tensor gets; never knows what a tensor is used for beyond its role.
+The decoder's construction calls it. Never imports paddle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fdspec.core.errors import CheckpointError
+from fdspec.models.checkpoint import Checkpoint, QuantizedTensor, Tensor
+from fdspec.ops import PackedWeight, WeightFormat, concat_weights, pack_weight, quantize_weight
+from fdspec.utils.bfloat16 import from_bfloat16
+
+_NAMED_IN_ERRORS = 3
+_SIXTEEN_BITS = 16
+
+
+class Role(Enum):
+    """What a matrix is for, as far as its format goes."""
+
+    PROJECTION = "projection"
+    VOCABULARY = "vocabulary"
+    """Embedding and output projection: 8 bits where projections get 4, because every token's
+    probability hangs on them directly."""
+
+
+class WeightLoader:
+    """Tensors of one checkpoint, each read once.
+
+    Formats with `quantization` None: integer types that the kernels know (GGUF Q4_0, Q4_1, Q8_0)
+    stay as they are, without loss; other types of less than 16 bits become wint8 in groups of 32,
+    and 16 and 32 bit types bfloat16. Otherwise all matrices get the named format, but for the
+    vocabulary's (see Role). Codes that fit the named format are taken over without loss.
+
+    Args:
+        checkpoint: where the tensors are.
+        quantization: None, "none" (float32) or another name of WeightFormat.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, quantization: str | None) -> None:
+        self._checkpoint = checkpoint
+        self._format = None if quantization is None else WeightFormat.parse(quantization)
+        self._used: set[str] = set()
+
+    def vector(
+        self, name: str, size: int, row_order: NDArray[np.int64] | None = None
+    ) -> NDArray[np.float32]:
+        """A norm's weight or a bias, [size] float32.
+
+        Raises:
+            CheckpointError: missing, or another shape.
+        """
+        values = _as_float32(self._read(name, (size,)))
+        return np.ascontiguousarray(values if row_order is None else values[row_order])
+
+    def matrix(self, name: str, shape: tuple[int, int], role: Role) -> PackedWeight:
+        """One matrix [out, in], packed.
+
+        Raises:
+            CheckpointError: missing, or another shape.
+        """
+        tensor = self._read(name, shape)
+        return _pack(tensor, self._target(role, self._own_format(name, tensor)))
+
+    def fused(
+        self,
+        names: Sequence[str],
+        shapes: Sequence[tuple[int, int]],
+        row_orders: Sequence[NDArray[np.int64] | None],
+    ) -> PackedWeight:
+        """Projections of the same input as one matrix, one under the other.
+
+        Where the checkpoint holds them in different formats, all get one that keeps each without
+        loss (4 and 8 bit codes without minimum: wint8), else bfloat16.
+
+        Args:
+            names: tensors.
+            shapes: [out, in] of each.
+            row_orders: how to permute the rows of each, or None.
+
+        Raises:
+            CheckpointError: one is missing, or has another shape.
+        """
+        tensors = [self._read(name, shape) for name, shape in zip(names, shapes, strict=True)]
+        own = [self._own_format(name, tensor) for name, tensor in zip(names, tensors, strict=True)]
+        target = self._target(Role.PROJECTION, _common_format(own))
+        ordered = [
+            tensor if order is None else _take_rows(tensor, order)
+            for tensor, order in zip(tensors, row_orders, strict=True)
+        ]
+        return concat_weights([_pack(tensor, target) for tensor in ordered])
+
+    def finish(self, ignored: Sequence[str] = ()) -> None:
+        """Raise CheckpointError if the checkpoint has tensors that nobody read.
+
+        Args:
+            ignored: names, or endings of names, that are known to be superfluous.
+        """
+        extra = [
+            name
+            for name in self._checkpoint.names()
+            if name not in self._used and not name.endswith(tuple(ignored))
+        ]
+        if not extra:
+            return
+        first = extra[0]
+        near = get_close_matches(first, self._used, n=1)
+        shown = ", ".join(map(repr, extra[:_NAMED_IN_ERRORS]))
+        more = f" and {len(extra) - _NAMED_IN_ERRORS} more" if len(extra) > _NAMED_IN_ERRORS else ""
+        hint = f"; the nearest that is used is {near[0]!r}" if near else ""
+        raise CheckpointError(
+            f"{self._checkpoint.file_of(first)}: the model does not use {shown}{more}{hint}"
+        )
+
+    def _read(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        self._used.add(name)
+        return self._checkpoint.get(name, shape)
+
+    def _own_format(self, name: str, tensor: Tensor) -> WeightFormat:
+        if isinstance(tensor, QuantizedTensor):
+            return WeightFormat(
+                bits=tensor.bits,
+                group_size=tensor.group_size,
+                has_minimum=tensor.minima is not None,
+                float_activations=False,
+            )
+        if self._checkpoint.bits_per_weight(name) < _SIXTEEN_BITS:
+            return WeightFormat.parse("wint8_g32")
+        return WeightFormat.parse("bfloat16")
+
+    def _target(self, role: Role, own: WeightFormat) -> WeightFormat:
+        if self._format is None:
+            return own
+        if role is Role.VOCABULARY and self._format.bits < _SIXTEEN_BITS:
+            return WeightFormat(
+                bits=8,
+                group_size=self._format.group_size,
+                has_minimum=False,
+                float_activations=self._format.float_activations,
+            )
+        return self._format
+
+
+def _common_format(formats: Sequence[WeightFormat]) -> WeightFormat:
+    if len(set(formats)) == 1:
+        return formats[0]
+    symmetric = all(entry.bits <= 8 and not entry.has_minimum for entry in formats)
+    if symmetric and len({entry.group_size for entry in formats}) == 1:
+        return max(formats, key=lambda entry: entry.bits)
+    return WeightFormat.parse("bfloat16")
+
+
+def _pack(tensor: Tensor, target: WeightFormat) -> PackedWeight:
+    if isinstance(tensor, QuantizedTensor) and _holds(target, tensor):
+        return pack_weight(tensor.codes, tensor.scales, tensor.minima, target)
+    return quantize_weight(np.ascontiguousarray(_as_float32(tensor)), target)
+
+
+def _holds(target: WeightFormat, tensor: QuantizedTensor) -> bool:
+    """True if the format can take the codes as they are."""
+    return (
+        tensor.bits <= target.bits <= 8
+        and target.group_size == tensor.group_size
+        and target.has_minimum == (tensor.minima is not None)
+    )
+
+
+def _take_rows(tensor: Tensor, order: NDArray[np.int64]) -> Tensor:
+    return tensor.take_rows(order) if isinstance(tensor, QuantizedTensor) else tensor[order]
+
+
+def _as_float32(tensor: Tensor) -> NDArray[np.float32]:
+    if isinstance(tensor, QuantizedTensor):
+        return tensor.dequantize()
+    if tensor.dtype == np.uint16:
+        return from_bfloat16(tensor)
+    return tensor.astype(np.float32, copy=False)

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ModelRunner: a step plan to logits, with the KV cache in between.
+
+Owns the cache's memory and which layout the model needs; never decides what to run (the scheduler
+does) or which tokens to keep (the verifier does). `Engine.step` calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fdspec.core.plan import ModelOutput, StepPlan, Verdict
+from fdspec.kv.cache import KVCache, KVCacheLayout
+from fdspec.layers.attention import AttentionMetadata
+from fdspec.models.config import ModelConfig
+from fdspec.models.decoder import LlamaFamilyModel
+from fdspec.ops import compact_kv
+from fdspec.worker.batch import Batch, Moves, build_batch, plan_moves
+
+
+def kv_cache_layout(config: ModelConfig, *, block_size: int, dtype: str) -> KVCacheLayout:
+    """What a block of a model's KV cache holds; `block_bytes` of it sizes the pool.
+
+    Args:
+        config: the model.
+        block_size: tokens in a block.
+        dtype: "bfloat16" or "float32".
+
+    Raises:
+        ConfigError: another dtype.
+    """
+    return KVCacheLayout(
+        num_layers=config.num_layers,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        block_size=block_size,
+        dtype=dtype,
+    )
+
+
+class ModelRunner:
+    """Runs one model in this process; see core.protocols.ModelRunner.
+
+    Args:
+        model: as `load_model` gives it.
+        num_blocks: blocks of the KV cache.
+        block_size: tokens in a block.
+        kv_cache_dtype: "bfloat16" or "float32".
+    """
+
+    def __init__(
+        self,
+        model: LlamaFamilyModel,
+        *,
+        num_blocks: int,
+        block_size: int = 64,
+        kv_cache_dtype: str = "bfloat16",
+    ) -> None:
+        layout = kv_cache_layout(model.config, block_size=block_size, dtype=kv_cache_dtype)
+        self._model = model
+        self._cache = KVCache(layout, num_blocks)
+        self._block_size = block_size
+        self._vocab_size = model.config.vocab_size
+
+    @property
+    def cache(self) -> KVCache:
+        """The KV cache that `execute` writes."""
+        return self._cache
+
+    def execute(self, plan: StepPlan) -> ModelOutput:
+        """Compute the plan's rows; writes their KV into the cache.
+
+        Returns:
+            Logits of the rows that need them; the array is this step's own.
+        """
+        batch = build_batch(plan, block_size=self._block_size, vocab_size=self._vocab_size)
+        return ModelOutput(self._logits(batch), batch.logit_splits)
+
+    def commit(self, plan: StepPlan, verdicts: Sequence[Verdict]) -> None:
+        """Move the KV of accepted tree rows to the slots of their positions."""
+        sequences = {sequence.sequence_id: sequence for sequence in plan.sequences}
+        moves = [
+            planned
+            for verdict in verdicts
+            if verdict.kept
+            and (
+                planned := plan_moves(
+                    sequences[verdict.sequence_id], verdict.kept, block_size=self._block_size
+                )
+            )
+        ]
+        if moves:
+            self._move(moves)
+
+    def close(self) -> None:
+        """Give the cache's memory back; the runner must not be used any more."""
+        self._cache.close()
+
+    def _logits(self, batch: Batch) -> NDArray[np.float32]:
+        if not len(batch.token_ids):
+            return np.empty((0, self._vocab_size), dtype=np.float32)
+        metadata = AttentionMetadata(
+            slots=batch.slots,
+            block_table=batch.block_table,
+            row_splits=batch.row_splits,
+            context_lens=batch.context_lens,
+            parents=batch.parents,
+        )
+        model = self._model
+        hidden = model.forward(batch.token_ids, batch.positions, metadata, self._cache.layers)
+        if len(batch.logit_rows) == len(batch.token_ids):
+            return model.compute_logits(hidden)
+        if not len(batch.logit_rows):
+            return np.empty((0, self._vocab_size), dtype=np.float32)
+        return model.compute_logits(hidden[batch.logit_rows])
+
+    def _move(self, moves: Sequence[Moves]) -> None:
+        sources = np.concatenate([move.sources for move in moves])
+        destinations = np.concatenate([move.destinations for move in moves])
+        for layer in self._cache.layers:
+            compact_kv(layer.key, layer.value, sources, destinations)
