@@ -61,6 +61,8 @@ class BatchScheduler:
         max_model_len: int,
         max_draft_rows: int = 64,
         long_prefill_token_threshold: int = 0,
+        chunked_prefill: bool = True,
+        disable_drafts_at: int | None = None,
     ) -> None:
         """Start empty.
 
@@ -72,6 +74,9 @@ class BatchScheduler:
             max_model_len: most tokens of a sequence, prompt and output together.
             max_draft_rows: most draft rows of a sequence in a step.
             long_prefill_token_threshold: most prompt rows of a sequence in a step; 0 is no limit.
+            chunked_prefill: False computes each prompt in one step, which must be able to hold it:
+                max_num_batched_tokens is then at least max_model_len.
+            disable_drafts_at: no drafts while at least so many sequences run; None is no limit.
 
         Raises:
             ConfigError: the limits exclude each other.
@@ -82,6 +87,7 @@ class BatchScheduler:
                 f"({max_num_seqs}), and that at least 1, so that every running sequence has a row "
                 "in every step"
             )
+        assert chunked_prefill or max_num_batched_tokens >= max_model_len
         self._pool = pool
         self._residents = Residents(pool, max_num_seqs)
         self._vocab_size = vocab_size
@@ -89,6 +95,8 @@ class BatchScheduler:
         self._max_model_len = max_model_len
         self._max_draft_rows = max_draft_rows
         self._max_chunk = long_prefill_token_threshold or max_num_batched_tokens
+        self._chunked_prefill = chunked_prefill
+        self._disable_drafts_at = disable_drafts_at
         self._prompt_logprobs: dict[SequenceId, list[TokenLogprob | None]] = {}
         self._step = 0
 
@@ -167,8 +175,7 @@ class BatchScheduler:
         rows = self._plan_decoding()
         wanted = self._usable_drafts(drafts, rows)
         left = self._max_num_batched_tokens - len(rows)
-        num_draft_rows = sum(len(draft) for draft in wanted.values())
-        left -= self._plan_prompts(rows, left - min(num_draft_rows, left // 2))
+        left -= self._plan_prompts(rows, left - self._kept_for_drafts(wanted, left))
         granted = self._grant_drafts(wanted, left)
         sequences = [
             self._sequence_plan(
@@ -228,21 +235,29 @@ class BatchScheduler:
         return rows
 
     def _plan_prompts(self, rows: dict[SequenceId, int], budget: int) -> int:
-        """Chunks for running prompts, then for newly admitted ones; returns the rows spent."""
+        """Rows for running prompts, then for newly admitted ones; returns how many."""
         left = budget
         for request in self._residents.running:
-            if left > 0 and not _is_decoding(request):
-                left -= self._plan_chunk(request, rows, left)
-        if left > 0:
-            for request in self._residents.admit():
-                left -= self._plan_chunk(request, rows, left)
-                if left == 0:
-                    break
+            if not _is_decoding(request):
+                count = self._plan_prompt(request, rows, left)
+                if count == 0:
+                    return budget - left
+                left -= count
+        for request in self._residents.admit() if left > 0 else ():
+            count = self._plan_prompt(request, rows, left)
+            left -= count
+            if left == 0 or count == 0:
+                break
         return budget - left
 
-    def _plan_chunk(self, request: Request, rows: dict[SequenceId, int], left: int) -> int:
-        count = min(len(request.tokens) - request.num_computed, left, self._max_chunk)
-        rows[request.sequence_id] = count
+    def _plan_prompt(self, request: Request, rows: dict[SequenceId, int], left: int) -> int:
+        count = len(request.tokens) - request.num_computed
+        if self._chunked_prefill:
+            count = min(count, left, self._max_chunk)
+        elif count > left:
+            count = 0
+        if count > 0:
+            rows[request.sequence_id] = count
         return count
 
     def _sequence_plan(self, request: Request, num_rows: int, draft: Draft | None) -> SequencePlan:
@@ -267,7 +282,8 @@ class BatchScheduler:
     def _max_draft(self, request: Request) -> int:
         """Most draft tokens that could all be kept; the target always adds one of its own."""
         limit = request.params.max_draft_tokens
-        if limit == 0 or not _is_decoding(request):
+        at = self._disable_drafts_at
+        if limit == 0 or not _is_decoding(request) or (at is not None and self.num_running >= at):
             return 0
         assert request.params.max_tokens is not None
         return min(
@@ -288,6 +304,12 @@ class BatchScheduler:
             if prefix is not None:
                 usable[draft.sequence_id] = prefix
         return usable
+
+    def _kept_for_drafts(self, wanted: dict[SequenceId, Draft], left: int) -> int:
+        """Rows that prompts must leave to drafts. A prompt in one piece may need every row."""
+        if not self._chunked_prefill:
+            return 0
+        return min(sum(len(draft) for draft in wanted.values()), left // 2)
 
     def _grant_drafts(
         self, wanted: dict[SequenceId, Draft], budget: int

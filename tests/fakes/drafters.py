@@ -147,7 +147,7 @@ def _right_then_wrong(count: int) -> MakeTokens:
 
 
 def all_drafters(
-    oracle: Oracle, vocab_size: int, *, eos_id: int, length: int
+    oracle: Oracle, vocab_size: int, *, eos_id: int, stop_id: int, length: int
 ) -> dict[str, Drafter]:
     """Every adversary by name.
 
@@ -155,6 +155,7 @@ def all_drafters(
         oracle: output of plain decoding.
         vocab_size: ids 0 .. vocab_size - 1 exist.
         eos_id: token that ends an output.
+        stop_id: token that ends the output of some requests.
         length: draft tokens a step.
     """
 
@@ -169,6 +170,7 @@ def all_drafters(
         "right-3-then-wrong": chain(_right_then_wrong(3)),
         "eos-spam": chain(lambda future, _: [eos_id] * (len(future) + 1)),
         "eos-inside": chain(lambda future, _: [*future[:1], eos_id, *future[1:]]),
+        "stop-inside": chain(lambda future, _: [*future[:2], stop_id, *future[2:]]),
         "outside": chain(lambda future, _: [*future[:1], *outside]),
         "empty": chain(lambda future, _: []),
         "over-long": OverLong(oracle, vocab_size, length),

@@ -36,8 +36,8 @@ class FakeRunner:
     Args:
         num_blocks, block_size: the cache.
         vocab_size: columns of the logits.
-        habit: 0 makes text that depends on all its history alike, larger values let the last two
-            tokens weigh more, so that text loops and drafts from history come true.
+        habit: 0 makes text that depends on all of its history; the larger it is, the more the last
+            token alone decides, so that text loops and drafts from history come true.
     """
 
     def __init__(
@@ -48,7 +48,6 @@ class FakeRunner:
         self._habit = habit
         # What was never written must not look like zeros.
         self._values = _mix(np.arange(num_blocks * block_size, dtype=np.uint64) + _ODD)
-        self._tokens = np.full(num_blocks * block_size, -1, np.int64)
         self._ids = np.arange(vocab_size, dtype=np.uint64) * _VOCABULARY
         self._logits = np.empty((0, vocab_size), np.float32)
         self.num_steps = 0
@@ -74,7 +73,6 @@ class FakeRunner:
             first = len(sequence.history)
             for depth, index in enumerate(kept.get(sequence.sequence_id, ())):
                 self._values[slots[first + depth]] = self._values[slots[first + index]]
-                self._tokens[slots[first + depth]] = self._tokens[slots[first + index]]
 
     def _slots(self, sequence: SequencePlan) -> NDArray[np.int64]:
         """Cache slot of each position and draft row of a sequence."""
@@ -110,7 +108,7 @@ class FakeRunner:
                 visible = np.concatenate([visible, slots[path]])
             value = self._write(slots[own], token, visible)
             if row >= sequence.first_logit_row:
-                logits.append(self._logits_of(value, token, visible))
+                logits.append(self._logits_of(value, token))
         return logits
 
     def _write(self, slot: int, token: int, visible: NDArray[np.int64]) -> np.uint64:
@@ -118,14 +116,9 @@ class FakeRunner:
         total = np.sum(self._values[visible] * weights, dtype=np.uint64)
         value = _mix(total + np.array([token + 1], np.uint64) * _TOKEN)[0]
         self._values[slot] = value
-        self._tokens[slot] = token
         return np.uint64(value)
 
-    def _logits_of(
-        self, value: np.uint64, token: int, visible: NDArray[np.int64]
-    ) -> NDArray[np.float32]:
-        before = int(self._tokens[visible[-1]]) if len(visible) else -1
-        pair = np.array([token * 1_000_003 + before + 2], np.uint64)
-        return np.float32(4.0) * _uniform(_mix(self._ids ^ value)) + np.float32(
-            self._habit
-        ) * _uniform(_mix(self._ids + pair * _TOKEN))
+    def _logits_of(self, value: np.uint64, token: int) -> NDArray[np.float32]:
+        from_history = _uniform(_mix(self._ids ^ value))
+        from_token = _uniform(_mix(self._ids + np.array([token + 1], np.uint64) * _TOKEN))
+        return np.float32(4.0) * from_history + np.float32(self._habit) * from_token
