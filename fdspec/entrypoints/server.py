@@ -54,7 +54,7 @@ async def serve(config: EngineConfig, engine_command: Sequence[str] = ENGINE_COM
     """
     with _stop_event() as stop, contextlib.ExitStack() as stack:
         try:
-            listener = stack.enter_context(_bind(config.server.host, config.server.port))
+            listener = stack.enter_context(bind_listener(config.server.host, config.server.port))
         except OSError as error:
             place = f"{config.server.host}:{config.server.port}"
             logger.error("cannot listen on %s: %s", place, error.strerror)
@@ -262,10 +262,11 @@ async def _unless_stopped(work: Awaitable[Result], stop: asyncio.Event) -> Resul
 
 
 @contextlib.contextmanager
-def _bind(host: str, port: int) -> Iterator[socket.socket]:
+def bind_listener(host: str, port: int) -> Iterator[socket.socket]:
     """A socket that has its address and takes no connection yet."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as listener:
+    # asyncio turns Nagle's delay off only for sockets that say that they are TCP.
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         yield listener

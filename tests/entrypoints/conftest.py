@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-import socket
+import contextlib
 import threading
 from collections.abc import Iterator
 
@@ -16,6 +16,7 @@ import uvicorn
 
 from fdspec.entrypoints.openai.app import build_app
 from fdspec.entrypoints.openai.frontend import Frontend, FrontendOptions
+from fdspec.entrypoints.server import bind_listener
 from fdspec.scheduler.topic import InProcessClient, InProcessTopic, Ready
 from fdspec.tokenizer import Tokenizer
 from fdspec.tokenizer.byte_table import byte_level_alphabet
@@ -76,7 +77,8 @@ class Server:
         self.engine = FakeEngine(self.topic, self.tokenizer, ready)
         self.frontend: Frontend
         self._options = options
-        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._stack = contextlib.ExitStack()
+        self._socket = self._stack.enter_context(bind_listener("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self._started = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
@@ -99,6 +101,7 @@ class Server:
         self._uvicorn.should_exit = True
         self._thread.join()
         self.engine.stop()
+        self._stack.close()
 
     def reset(self) -> None:
         """Forget what earlier tests did."""

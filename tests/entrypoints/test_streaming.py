@@ -130,7 +130,7 @@ def test_a_client_that_leaves_aborts(server, http, path, body, streams):
 
 def test_a_client_that_leaves_while_nothing_comes(server, http):
     """The abort does not wait for the next token."""
-    server.engine.script.step_s = 1.0
+    server.engine.script.step_s = 0.3
     server.engine.script.reply = lambda submit, choice: [97] * 100
     leaving = server.http()
     with leaving.stream("POST", COMPLETION[0], json={**COMPLETION[1], "stream": True}) as response:
