@@ -182,7 +182,8 @@ def _add_tokenizer(router: APIRouter, frontend: Frontend) -> None:
 
 def _add_state(router: APIRouter, frontend: Frontend) -> None:
     @router.get("/health")
-    @router.api_route("/ping", methods=["GET", "POST"])
+    @router.get("/ping")
+    @router.post("/ping")
     async def health() -> Response:
         """200 while the engine lives, else 503."""
         if frontend.client.death is not None:
