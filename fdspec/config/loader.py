@@ -63,14 +63,21 @@ def load_config(argv: Sequence[str]) -> LoadedConfig:
     return _assemble([*layers, command_line.settings])
 
 
-def config_from_options(options: Mapping[str, object]) -> LoadedConfig:
+def config_from_options(
+    options: Mapping[str, object], config_file: str | None = None
+) -> LoadedConfig:
     """Configuration of Python keyword arguments, with the same keys as a YAML file.
+
+    Args:
+        options: keys and values; they win over the file's.
+        config_file: YAML file to start from.
 
     Raises:
         ConfigError: names key, value and remedy of everything that is wrong.
     """
     settings = [Setting(path_of(key), value, "argument", key) for key, value in options.items()]
-    return _assemble([settings])
+    from_file = [] if config_file is None else read_yaml(config_file)
+    return _assemble([from_file, settings])
 
 
 def load_config_or_exit(argv: Sequence[str], program: str) -> LoadedConfig:

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From an EngineConfig to an engine: the one place that knows concrete classes.
+
+Importing this module does not import paddle; building an engine does. Called by the engine process,
+the offline `LLM` and tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fdspec.config import EngineConfig
+from fdspec.core import ConfigError
+from fdspec.engine.engine import Engine
+from fdspec.engine.memory import PoolSize, choose_pool_size, machine_memory_bytes
+from fdspec.engine.stats import EngineMonitor
+from fdspec.kv.block_pool import BlockPool
+from fdspec.models import ModelOptions, load_model, resolve_model
+from fdspec.ops import num_threads, set_num_threads
+from fdspec.scheduler.batch import BatchScheduler
+from fdspec.scheduler.topic import EngineTopic, Ready
+from fdspec.spec_decode.registry import build_proposer
+from fdspec.spec_decode.verifier import SpeculativeVerifier
+from fdspec.tokenizer import Tokenizer, load_tokenizer
+from fdspec.utils.logging import get_logger
+
+if TYPE_CHECKING:
+    from fdspec.models.decoder import LlamaFamilyModel
+
+logger = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltEngine:
+    """An engine that is ready to step.
+
+    Attributes:
+        engine: the engine; nothing has been published on its topic.
+        ready: what to tell clients about it.
+        tokenizer: of its model.
+    """
+
+    engine: Engine
+    ready: Ready
+    tokenizer: Tokenizer
+
+
+def with_local_model(config: EngineConfig) -> EngineConfig:
+    """The configuration with `model` and `tokenizer` as local paths; hub ids are downloaded.
+
+    Raises:
+        ConfigError: no such path or model, or the hub cannot be reached.
+    """
+    model = config.model
+    path = resolve_model(model.model, model.revision)
+    tokenizer = model.tokenizer
+    if tokenizer is not None:
+        tokenizer = str(resolve_model(tokenizer))
+    # The name under which the API serves the model stays what the user wrote.
+    local = replace(
+        model, model=str(path), tokenizer=tokenizer, served_model_name=model.served_names
+    )
+    return replace(config, model=local)
+
+
+def build_engine(config: EngineConfig, topic: EngineTopic) -> BuiltEngine:
+    """Load the model and put the parts together.
+
+    Args:
+        config: everything that the user may choose.
+        topic: where commands come from and events go to.
+
+    Raises:
+        ConfigError: a setting that this model or machine cannot meet.
+        CheckpointError: the model's files cannot be used.
+    """
+    config = with_local_model(config)
+    if config.device.num_threads is not None:
+        set_num_threads(config.device.num_threads)
+    path = Path(config.model.model)
+    tokenizer = load_tokenizer(config.model.tokenizer or path)
+    model = load_model(
+        path,
+        ModelOptions(
+            quantization=config.model.quantization,
+            max_model_len=config.model.max_model_len,
+            dummy_weights=config.model.load_choices == "dummy",
+        ),
+    )
+    if tokenizer.vocab_size > model.config.vocab_size:
+        raise ConfigError(
+            f"the tokenizer has {tokenizer.vocab_size} tokens, the model only "
+            f"{model.config.vocab_size}; set tokenizer to the one that belongs to the model"
+        )
+    return _assemble(config, topic, tokenizer, model)
+
+
+def _assemble(
+    config: EngineConfig, topic: EngineTopic, tokenizer: Tokenizer, model: LlamaFamilyModel
+) -> BuiltEngine:
+    from fdspec.worker.model_runner import ModelRunner  # imports paddle
+
+    size = _pool_size(config, model)
+    logger.info("%s", size.describe(model.max_model_len))
+    if size.num_tokens < model.max_model_len:
+        logger.warning(
+            "the KV cache holds %d tokens, so no sequence can reach max_model_len %d; lower "
+            "max_model_len, or give more memory (gpu_memory_utilization, num_gpu_blocks_override)",
+            size.num_tokens,
+            model.max_model_len,
+        )
+    runner = ModelRunner(
+        model,
+        num_blocks=size.num_blocks,
+        block_size=size.block_size,
+        kv_cache_dtype=config.cache.kv_cache_dtype,
+    )
+    pool = BlockPool(size.num_blocks, size.block_size)
+    scheduler = _build_scheduler(config, pool, model)
+    engine = Engine(
+        topic,
+        scheduler,
+        build_proposer(config.speculative),
+        runner=runner,
+        verifier=_build_verifier(config, tokenizer, model),
+        monitor=EngineMonitor(scheduler, pool),
+    )
+    return BuiltEngine(engine, _describe(config, size, model), tokenizer)
+
+
+def _pool_size(config: EngineConfig, model: LlamaFamilyModel) -> PoolSize:
+    from fdspec.worker.model_runner import kv_cache_layout  # imports paddle
+
+    cache = config.cache
+    layout = kv_cache_layout(model.config, block_size=cache.block_size, dtype=cache.kv_cache_dtype)
+    return choose_pool_size(
+        block_size=cache.block_size,
+        block_bytes=layout.block_bytes,
+        weight_bytes=model.weight_bytes,
+        memory_bytes=machine_memory_bytes(),
+        utilization=cache.gpu_memory_utilization,
+        max_num_seqs=config.scheduler.max_num_seqs,
+        max_model_len=model.max_model_len,
+        num_blocks_override=cache.num_gpu_blocks_override,
+    )
+
+
+def _build_scheduler(
+    config: EngineConfig, pool: BlockPool, model: LlamaFamilyModel
+) -> BatchScheduler:
+    speculative = config.speculative
+    return BatchScheduler(
+        pool,
+        vocab_size=model.config.vocab_size,
+        max_num_seqs=config.scheduler.max_num_seqs,
+        max_num_batched_tokens=config.scheduler.token_budget(model.max_model_len),
+        max_model_len=model.max_model_len,
+        max_draft_rows=0 if speculative is None else speculative.num_speculative_tokens,
+        long_prefill_token_threshold=config.scheduler.long_prefill_token_threshold,
+        chunked_prefill=config.scheduler.enable_chunked_prefill,
+        disable_drafts_at=None if speculative is None else speculative.disable_by_batch_size,
+    )
+
+
+def _build_verifier(
+    config: EngineConfig, tokenizer: Tokenizer, model: LlamaFamilyModel
+) -> SpeculativeVerifier:
+    rules = {}
+    if config.speculative is not None:
+        rules = {
+            "verify_strategy": config.speculative.verify_strategy,
+            "accept_policy": config.speculative.accept_policy,
+        }
+    return SpeculativeVerifier(
+        vocab_size=model.config.vocab_size,
+        eos_ids=dict.fromkeys([*tokenizer.eos_ids, *model.config.eos_ids]),
+        token_bytes=tokenizer.token_bytes(),
+        max_model_len=model.max_model_len,
+        **rules,
+    )
+
+
+def _describe(config: EngineConfig, size: PoolSize, model: LlamaFamilyModel) -> Ready:
+    speculative = config.speculative
+    return Ready(
+        vocab_size=model.config.vocab_size,
+        max_model_len=model.max_model_len,
+        num_blocks=size.num_blocks,
+        block_size=size.block_size,
+        max_num_seqs=config.scheduler.max_num_seqs,
+        speculative_method=None if speculative is None else speculative.method,
+        num_speculative_tokens=0 if speculative is None else speculative.num_speculative_tokens,
+        details=(
+            ("architecture", model.config.architecture),
+            ("quantization", config.model.quantization or "as in the checkpoint"),
+            ("kv_cache_dtype", config.cache.kv_cache_dtype),
+            ("kv_cache_bytes", str(size.num_blocks * size.block_bytes)),
+            ("num_threads", str(num_threads())),
+        ),
+    )

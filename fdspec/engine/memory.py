@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much memory there is, and how many KV blocks fit into its share. Called by `build.py`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from fdspec.core import ConfigError
+
+GIB = 2**30
+_CGROUP_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+
+
+def machine_memory_bytes() -> int:
+    """Memory that this process may use: the machine's, or its container's limit if smaller."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in _CGROUP_LIMITS:
+        try:
+            text = path.read_text(encoding="ascii").strip()
+        except OSError:
+            continue
+        if text.isdecimal():
+            total = min(total, int(text))
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSize:
+    """Size of the KV cache.
+
+    Attributes:
+        num_blocks: blocks of the pool.
+        block_size: tokens in a block.
+        block_bytes: memory of a block over all layers.
+    """
+
+    num_blocks: int
+    block_size: int
+    block_bytes: int
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that fit."""
+        return self.num_blocks * self.block_size
+
+    def describe(self, max_model_len: int) -> str:
+        """One sentence for the log."""
+        num_sequences = self.num_tokens / max_model_len
+        return (
+            f"KV cache: {self.num_tokens} tokens in {self.num_blocks} blocks of "
+            f"{self.block_size}, {self.num_blocks * self.block_bytes / GIB:.2f} GiB; room for "
+            f"{num_sequences:.1f} sequences of {max_model_len} tokens"
+        )
+
+
+def choose_pool_size(
+    *,
+    block_size: int,
+    block_bytes: int,
+    weight_bytes: int,
+    memory_bytes: int,
+    utilization: float,
+    max_num_seqs: int,
+    max_model_len: int,
+    num_blocks_override: int | None = None,
+) -> PoolSize:
+    """How many KV blocks to make.
+
+    Args:
+        block_size: tokens in a block.
+        block_bytes: memory of a block.
+        weight_bytes: memory that the weights take.
+        memory_bytes: memory of the machine.
+        utilization: share of it for weights and KV cache.
+        max_num_seqs: most sequences at once.
+        max_model_len: most tokens of each; more blocks than they all can fill are not made.
+        num_blocks_override: take this many instead.
+
+    Raises:
+        ConfigError: not one block fits into the share.
+    """
+    if num_blocks_override is not None:
+        return PoolSize(num_blocks_override, block_size, block_bytes)
+    left_bytes = int(utilization * memory_bytes) - weight_bytes
+    num_blocks = left_bytes // block_bytes
+    if num_blocks < 1:
+        raise ConfigError(
+            f"gpu_memory_utilization {utilization:g} of {memory_bytes / GIB:.1f} GiB leaves no "
+            f"room for a KV cache beside {weight_bytes / GIB:.2f} GiB of weights; raise it, or "
+            "set num_gpu_blocks_override"
+        )
+    most_useful = max_num_seqs * -(-max_model_len // block_size)
+    return PoolSize(min(num_blocks, most_useful), block_size, block_bytes)

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m fdspec.engine.process --endpoint E`: an engine in a process of its own.
+
+Reads an EngineConfig as JSON from standard input, joins the topic at E, and steps until SIGTERM.
+Started by the frontend; ends with a status other than 0 after telling the topic why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import signal
+import sys
+from collections.abc import Sequence
+
+import msgspec
+
+from fdspec.config import EngineConfig
+from fdspec.core import FdspecError
+from fdspec.engine.build import build_engine
+from fdspec.scheduler.topic import EngineTopic, Fatal, ZmqEngineTopic
+from fdspec.utils.logging import configure_logging, get_logger
+
+logger = get_logger(__name__)
+
+
+class _Stop:
+    """True once a signal has asked this process to end."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._set)
+
+    def __call__(self) -> bool:
+        return self._is_set
+
+    def _set(self, *_: object) -> None:
+        self._is_set = True
+
+
+def run_engine(config: EngineConfig, topic: EngineTopic, should_stop: _Stop) -> int:
+    """Build an engine and run it; returns the exit status.
+
+    Args:
+        config: of the engine.
+        topic: gets Ready first and, if something fails, Fatal last.
+        should_stop: asked between steps.
+    """
+    try:
+        built = build_engine(config, topic)
+    except FdspecError as error:
+        # The user's mistake: the message says what to do, a traceback would hide it.
+        topic.publish(Fatal(str(error)))
+        logger.error("%s", error)
+        return 1
+    except Exception as error:
+        topic.publish(Fatal(f"the engine did not start: {type(error).__name__}: {error}"))
+        logger.exception("the engine did not start")
+        return 1
+    # What exists now stays: the collector need not look at it again while steps run.
+    gc.collect()
+    gc.freeze()
+    topic.publish(built.ready)
+    try:
+        built.engine.run(should_stop)
+    except Exception:
+        logger.exception("the engine failed")
+        return 1
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run an engine as the frontend asks; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--endpoint", required=True, help="address of the scheduler topic")
+    options = parser.parse_args(arguments)
+    configure_logging("engine")
+    should_stop = _Stop()
+    config = msgspec.json.decode(sys.stdin.buffer.read(), type=EngineConfig)
+    topic = ZmqEngineTopic(options.endpoint)
+    try:
+        return run_engine(config, topic, should_stop)
+    finally:
+        topic.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

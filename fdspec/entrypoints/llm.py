@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LLM: offline generation in this process, without a server.
+
+Checks and tokenises prompts, runs the engine's steps, and collects answers. The engine is the one
+that a server runs, so that both give the same tokens.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from tqdm import tqdm
+
+from fdspec.config import config_from_options
+from fdspec.core import (
+    Abort,
+    FdspecError,
+    FinishReason,
+    InvalidParameter,
+    SamplingParams,
+    SequenceId,
+    Submit,
+    TokenEvent,
+)
+from fdspec.engine.build import build_engine, with_local_model
+from fdspec.entrypoints.outputs import RequestOutput, completion_output
+from fdspec.scheduler.topic import InProcessTopic
+from fdspec.tokenizer import load_tokenizer
+from fdspec.utils.logging import get_logger
+
+logger = get_logger(__name__)
+
+Prompt = str | Sequence[int]
+"""Text, or token ids."""
+
+Messages = Sequence[Mapping[str, Any]]
+"""One conversation: dicts with `role` and `content`."""
+
+_SEED_BITS = 63
+
+
+class LLM:
+    """A model that answers lists of prompts.
+
+        llm = LLM(
+            model="models/SmolLM2-135M-Instruct.Q4_1.gguf",
+            speculative_config={"method": "ngram", "num_speculative_tokens": 5},
+        )
+        outputs = llm.generate(["Once upon a time"], SamplingParams(max_tokens=50))
+        print(outputs[0].outputs[0].text)
+
+    Not safe to use from several threads at once.
+
+    Attributes:
+        model: path of the model on this machine.
+        tokenizer: its tokenizer.
+        max_model_len: most tokens of a sequence, prompt and output together.
+        num_threads: CPU threads that compute.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        config: str | Path | None = None,
+        **options: object,
+    ) -> None:
+        """Load a model.
+
+        Args:
+            model: folder, file or hub id; may also come from the configuration file.
+            config: YAML file to start from.
+            options: engine keys as in a YAML file, such as `max_model_len=2048` or
+                `speculative_config={...}`; they win over the file.
+
+        Raises:
+            ConfigError: a key or value is wrong, or does not suit the model or the machine.
+            CheckpointError: the model's files cannot be used.
+        """
+        if model is not None:
+            options = {"model": str(model), **options}
+        loaded = config_from_options(options, None if config is None else str(config))
+        for warning in loaded.warnings:
+            logger.warning(warning)
+        settings = with_local_model(loaded.config)
+        self._topic = InProcessTopic()
+        built = build_engine(settings, self._topic)
+        self._engine = built.engine
+        self._ready = built.ready
+        self._max_logprobs = settings.model.max_logprobs
+        self._seeds = (
+            random.Random(settings.model.seed) if settings.model.seed is not None else None
+        )
+        self.model = settings.model.model
+        self.tokenizer = built.tokenizer
+        if settings.model.chat_template is not None:
+            from fdspec.entrypoints.server import read_chat_template  # brings the HTTP server
+
+            template = read_chat_template(settings.model.chat_template)
+            self.tokenizer = load_tokenizer(settings.model.tokenizer or self.model, template)
+        self.max_model_len = built.ready.max_model_len
+        self.num_threads = int(dict(built.ready.details)["num_threads"])
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Continue prompts.
+
+        Args:
+            prompts: texts, or lists of token ids; a single one counts as a list of one.
+            sampling_params: for all prompts, or one for each; default: SamplingParams().
+            use_tqdm: show a progress bar on standard error.
+
+        Returns:
+            One output for each prompt, in order.
+
+        Raises:
+            InvalidParameter: a prompt or parameter is wrong; nothing has been generated.
+        """
+        entries = _as_list(prompts)
+        all_params = _spread(sampling_params, len(entries))
+        submits = []
+        for index, (prompt, params) in enumerate(zip(entries, all_params, strict=True)):
+            name = f"prompts[{index}]"
+            if isinstance(prompt, str):
+                token_ids: Sequence[int] = self.tokenizer.encode(prompt)
+            else:
+                token_ids = prompt
+            submits.append(self._submit(name, token_ids, params))
+        texts = [prompt if isinstance(prompt, str) else None for prompt in entries]
+        return self._run(submits, texts, use_tqdm)
+
+    def chat(
+        self,
+        messages: Messages | Sequence[Messages],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+        *,
+        add_generation_prompt: bool = True,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer conversations.
+
+        Args:
+            messages: conversations; a single one counts as a list of one.
+            sampling_params: for all conversations, or one for each; default: SamplingParams().
+            use_tqdm: show a progress bar on standard error.
+            add_generation_prompt: let the assistant speak next.
+            chat_template_kwargs: further variables of the model's chat template.
+
+        Returns:
+            One output for each conversation, in order.
+
+        Raises:
+            InvalidParameter: a conversation or parameter is wrong; nothing has been generated.
+        """
+        if not messages:
+            raise InvalidParameter("messages", "messages must not be empty")
+        is_single = isinstance(messages[0], Mapping)
+        conversations = cast(Sequence[Messages], [messages] if is_single else messages)
+        all_params = _spread(sampling_params, len(conversations))
+        submits, texts = [], []
+        for index, (conversation, params) in enumerate(zip(conversations, all_params, strict=True)):
+            text = self.tokenizer.apply_chat_template(
+                conversation, add_generation_prompt, **(chat_template_kwargs or {})
+            )
+            token_ids = self.tokenizer.encode(text, add_special_tokens=False)
+            submits.append(self._submit(f"messages[{index}]", token_ids, params))
+            texts.append(text)
+        return self._run(submits, texts, use_tqdm)
+
+    def _submit(self, name: str, token_ids: Sequence[int], params: SamplingParams) -> Submit:
+        """A command with everything resolved, or InvalidParameter naming the prompt."""
+        vocab_size = self._ready.vocab_size
+        params.validate(vocab_size=vocab_size, max_logprobs=self._max_logprobs)
+        if not token_ids:
+            raise InvalidParameter(name, f"{name} has no tokens")
+        for token_id in token_ids:
+            if not isinstance(token_id, int) or not 0 <= token_id < vocab_size:
+                raise InvalidParameter(
+                    name, f"{name}: token id {token_id!r} is outside 0..{vocab_size - 1}"
+                )
+        # The last output token is never an input, so it needs no slot in the KV cache.
+        num_slots = self._ready.num_blocks * self._ready.block_size
+        most = min(self.max_model_len, num_slots + 1)
+        left = most - len(token_ids)
+        max_tokens = left if params.max_tokens is None else params.max_tokens
+        if left < 1 or max_tokens > left:
+            raise InvalidParameter(
+                name,
+                f"{name}: {len(token_ids)} prompt tokens and {max(max_tokens, 1)} output tokens do "
+                f"not fit into {most} tokens (max_model_len {self.max_model_len}, KV cache "
+                f"{num_slots} tokens)",
+            )
+        seed = params.seed
+        if seed is None:
+            bits = secrets.randbits if self._seeds is None else self._seeds.getrandbits
+            seed = bits(_SEED_BITS)
+        return Submit(
+            uuid.uuid4().hex,
+            tuple(int(token_id) for token_id in token_ids),
+            replace(params, max_tokens=max_tokens, seed=seed),
+        )
+
+    def _run(
+        self, submits: Sequence[Submit], texts: Sequence[str | None], use_tqdm: bool
+    ) -> list[RequestOutput]:
+        events: dict[SequenceId, list[TokenEvent]] = {
+            (submit.request_id, choice): []
+            for submit in submits
+            for choice in range(submit.params.n)
+        }
+        unfinished = set(events)
+        for submit in submits:
+            self._topic.send(submit)
+        try:
+            with tqdm(total=len(events), desc="Answers", disable=not use_tqdm) as bar:
+                num_tokens = 0
+                while unfinished:
+                    for event in self._engine.step():
+                        key = event.request_id, event.choice
+                        events[key].append(event)
+                        num_tokens += len(event.tokens)
+                        if event.finish is not None:
+                            self._check_finish(event)
+                            unfinished.discard(key)
+                            bar.set_postfix_str(f"{num_tokens} tokens", refresh=False)
+                            bar.update()
+        finally:
+            # After Ctrl-C, say: what is left must not go on in the next call.
+            for request_id in {request_id for request_id, _ in unfinished}:
+                self._topic.send(Abort(request_id))
+            if unfinished:
+                self._engine.step()
+            self._topic.receive()
+        return [
+            self._output(submit, text, events) for submit, text in zip(submits, texts, strict=True)
+        ]
+
+    def _check_finish(self, event: TokenEvent) -> None:
+        if event.finish in (FinishReason.ERROR, FinishReason.ABORT):
+            raise FdspecError(event.error or "a request was aborted")
+
+    def _output(
+        self, submit: Submit, text: str | None, events: Mapping[SequenceId, list[TokenEvent]]
+    ) -> RequestOutput:
+        choices = [events[submit.request_id, choice] for choice in range(submit.params.n)]
+        return RequestOutput(
+            text,
+            submit.prompt,
+            choices[0][0].prompt_logprobs,
+            tuple(completion_output(c, submit.params, self.tokenizer) for c in choices),
+        )
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int)):
+        return [cast(Prompt, prompts)]
+    return list(cast(Sequence[Prompt], prompts))
+
+
+def _spread(
+    params: SamplingParams | Sequence[SamplingParams] | None, count: int
+) -> list[SamplingParams]:
+    if params is None:
+        return [SamplingParams()] * count
+    if isinstance(params, SamplingParams):
+        return [params] * count
+    if len(params) != count:
+        raise InvalidParameter(
+            "sampling_params",
+            f"sampling_params has {len(params)} entries for {count} prompts; give one for all, or "
+            "one for each",
+        )
+    return list(params)
