@@ -66,6 +66,11 @@ class ModelRunner:
         self._vocab_size = model.config.vocab_size
 
     @property
+    def model(self) -> LlamaFamilyModel:
+        """The model that `execute` runs."""
+        return self._model
+
+    @property
     def cache(self) -> KVCache:
         """The KV cache that `execute` writes."""
         return self._cache
