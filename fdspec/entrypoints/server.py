@@ -23,7 +23,7 @@ from fdspec.core import CheckpointError, ConfigError, EngineDead
 from fdspec.entrypoints.engine_process import ENGINE_COMMAND, EngineProcess
 from fdspec.entrypoints.openai.app import build_app
 from fdspec.entrypoints.openai.frontend import Frontend, FrontendOptions
-from fdspec.scheduler.topic import TopicClient, ZmqTopicClient
+from fdspec.scheduler.topic import ShuttingDown, TopicClient, ZmqTopicClient
 from fdspec.tokenizer import Tokenizer, load_tokenizer
 from fdspec.utils.logging import get_logger
 
@@ -80,6 +80,7 @@ async def _serve_with_engine(
     listener: socket.socket,
     stop: asyncio.Event,
 ) -> int:
+    config = await _unless_stopped(asyncio.to_thread(_with_local_model, config), stop)
     await engine.start(config, client.endpoint)
     watcher = asyncio.create_task(_watch(engine, client))
     try:
@@ -132,10 +133,20 @@ async def _wait_ready(config: EngineConfig, client: TopicClient, stop: asyncio.E
     )
 
 
+def _with_local_model(config: EngineConfig) -> EngineConfig:
+    """The configuration with hub ids replaced by paths, after a download."""
+    names = [config.model.model, config.model.tokenizer or config.model.model]
+    if all(Path(name).expanduser().exists() for name in names):
+        return config
+    # A local model, the usual case, does not need the engine's modules here.
+    from fdspec.engine.build import with_local_model
+
+    return with_local_model(config)
+
+
 def _load_tokenizer(config: EngineConfig) -> Tokenizer:
-    return load_tokenizer(
-        config.model.tokenizer or config.model.model, read_chat_template(config.model.chat_template)
-    )
+    path = Path(config.model.tokenizer or config.model.model).expanduser()
+    return load_tokenizer(path, read_chat_template(config.model.chat_template))
 
 
 def read_chat_template(value: str | None) -> str | None:
@@ -211,7 +222,7 @@ class _HttpServer:
         await asyncio.sleep(self._drain_s)
         if self._client.num_requests:
             logger.warning("ending %d requests that are still running", self._client.num_requests)
-            self._client.fail_streams("the server is shutting down")
+            self._client.fail_streams(ShuttingDown("the server is shutting down"))
 
 
 class _Uvicorn(uvicorn.Server):  # type: ignore[misc]

@@ -11,24 +11,15 @@ from collections.abc import Iterator
 import httpx
 import openai
 import pytest
-import tokenizers
 import uvicorn
 
 from fdspec.entrypoints.openai.app import build_app
 from fdspec.entrypoints.openai.frontend import Frontend, FrontendOptions
 from fdspec.entrypoints.server import bind_listener
 from fdspec.scheduler.topic import InProcessClient, InProcessTopic, Ready
-from fdspec.tokenizer import Tokenizer
-from fdspec.tokenizer.byte_table import byte_level_alphabet
-from fdspec.tokenizer.chat_template import ChatTemplate
 from tests.entrypoints.fake_engine import FakeEngine, Script
+from tests.entrypoints.tiny_tokenizer import make_tokenizer
 
-SPECIALS = ("<|end|>", "<|start|>")
-TEMPLATE = (
-    "{% for message in messages %}<|start|>{{ message.role }}\n{{ message.content }}<|end|>"
-    "{% endfor %}{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
-    "{% if shout %}!{% endif %}"
-)
 READY = Ready(
     vocab_size=300,
     max_model_len=512,
@@ -40,32 +31,6 @@ READY = Ready(
     details=(("kv_cache_dtype", "bfloat16"),),
 )
 MODEL = "tiny"
-
-
-def make_tokenizer() -> Tokenizer:
-    """Every byte is a token (id = byte), then the merges, then the special tokens."""
-    alphabet = byte_level_alphabet()
-    vocabulary = dict(alphabet)
-    by_byte = {byte: character for character, byte in alphabet.items()}
-    space = by_byte[0x20]
-    merges = [("h", "e"), ("l", "l"), ("he", "ll"), (space, "w"), ("o", "r")]
-    for left, right in merges:
-        vocabulary[left + right] = len(vocabulary)
-    backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, merges))
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(
-        add_prefix_space=False, use_regex=False
-    )
-    backend.decoder = tokenizers.decoders.ByteLevel()
-    backend.add_special_tokens(list(SPECIALS))
-    eos_id = backend.token_to_id(SPECIALS[0])
-    assert eos_id is not None
-    return Tokenizer(
-        backend,
-        bos_id=None,
-        eos_ids=[eos_id],
-        chat_template=ChatTemplate(TEMPLATE, {}, "test"),
-        source="test",
-    )
 
 
 class Server:

@@ -21,7 +21,7 @@ from fdspec.core import (
     TokenEvent,
     TokenLogprob,
 )
-from fdspec.scheduler.topic import EngineStats, Fatal, InProcessTopic, Ready
+from fdspec.scheduler.topic import EngineStats, EngineTopic, Fatal, Ready
 from fdspec.tokenizer import Tokenizer
 
 Reply = Callable[[Submit, int], list[int]]
@@ -60,7 +60,7 @@ class _Sequence:
 class FakeEngine:
     """Runs in a thread from `start` to `stop`."""
 
-    def __init__(self, topic: InProcessTopic, tokenizer: Tokenizer, ready: Ready) -> None:
+    def __init__(self, topic: EngineTopic, tokenizer: Tokenizer, ready: Ready) -> None:
         self.topic = topic
         self.submitted: list[Submit] = []
         self.aborted: list[str] = []

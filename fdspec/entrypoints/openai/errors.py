@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from fdspec.core import EngineDead, InvalidParameter
+from fdspec.scheduler.topic import ShuttingDown
 from fdspec.utils.logging import get_logger
 
 logger = get_logger(__name__)
@@ -92,6 +93,8 @@ def as_api_error(error: Exception) -> ApiError:
             return bad_request(error.param, error.message)
         case EngineDead():
             return ApiError(500, f"the engine has ended: {error}", code="engine_dead")
+        case ShuttingDown():
+            return ApiError(503, str(error), code="shutting_down")
         case HTTPException():
             return _http_error(error)
         case ClientDisconnect():

@@ -5,7 +5,7 @@
 one process, `ZmqEngineTopic`/`ZmqTopicClient` between two processes of a machine.
 """
 
-from fdspec.scheduler.topic.client import EventStream, InProcessClient, TopicClient
+from fdspec.scheduler.topic.client import EventStream, InProcessClient, ShuttingDown, TopicClient
 from fdspec.scheduler.topic.codec import CodecError
 from fdspec.scheduler.topic.in_process import InProcessTopic
 from fdspec.scheduler.topic.interface import EngineTopic
@@ -22,6 +22,7 @@ __all__ = [
     "InProcessClient",
     "InProcessTopic",
     "Ready",
+    "ShuttingDown",
     "Status",
     "TopicClient",
     "ZmqEngineTopic",

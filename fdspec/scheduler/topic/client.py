@@ -11,9 +11,13 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from fdspec.core import Abort, Command, EngineDead, Submit, TokenEvent
+from fdspec.core import Abort, Command, EngineDead, FdspecError, Submit, TokenEvent
 from fdspec.scheduler.topic.in_process import InProcessTopic
 from fdspec.scheduler.topic.messages import EngineMessage, EngineStats, Fatal, Ready
+
+
+class ShuttingDown(FdspecError):
+    """The frontend ends, and takes its requests with it."""
 
 
 class EventStream:
@@ -26,7 +30,7 @@ class EventStream:
     def __init__(self, commands: Sequence[Submit]) -> None:
         self._num_unfinished = {command.request_id: command.params.n for command in commands}
         self._pending: list[TokenEvent] = []
-        self._error: str | None = None
+        self._error: FdspecError | None = None
         self._arrived = asyncio.Event()
 
     @property
@@ -45,9 +49,9 @@ class EventStream:
             self._num_unfinished[event.request_id] -= 1
         self._arrived.set()
 
-    def fail(self, message: str) -> None:
-        """End the stream: after the events so far, iterating raises EngineDead."""
-        self._error = message
+    def fail(self, error: FdspecError) -> None:
+        """End the stream: after the events so far, iterating raises the error."""
+        self._error = error
         self._arrived.set()
 
     async def __aiter__(self) -> AsyncIterator[list[TokenEvent]]:
@@ -55,6 +59,7 @@ class EventStream:
 
         Raises:
             EngineDead: the engine ended before the request did.
+            ShuttingDown: the frontend ended it.
         """
         while True:
             if self._pending:
@@ -63,7 +68,7 @@ class EventStream:
             elif not self.unfinished_ids():
                 return
             elif self._error is not None:
-                raise EngineDead(self._error)
+                raise self._error
             else:
                 self._arrived.clear()
                 await self._arrived.wait()
@@ -155,13 +160,13 @@ class TopicClient(ABC):
             return
         self.death = reason
         self._ready_or_dead.set()
-        self.fail_streams(reason)
+        self.fail_streams(EngineDead(reason))
         self.on_death(reason)
 
-    def fail_streams(self, reason: str) -> None:
+    def fail_streams(self, error: FdspecError) -> None:
         """End every stream with an error; their release tells a living engine to abort."""
         for stream in set(self._streams.values()):
-            stream.fail(reason)
+            stream.fail(error)
 
     def close(self) -> None:  # noqa: B027 (a back end without resources has nothing to do)
         """Free the transport."""

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fake engine as a child process, and the server around it: `python <this file> MODE ...`.
+
+`serve MODEL_FOLDER ENGINE_MODE [key=value ...]` runs a server, which starts
+`engine MODE --endpoint E`. Mode `echo` repeats the prompt for ever; `refuse` and `hang` never get
+ready.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+
+import msgspec
+
+from fdspec.config import EngineConfig, config_from_options
+from fdspec.core import Submit
+from fdspec.entrypoints.server import serve
+from fdspec.scheduler.topic import Fatal, Ready, ZmqEngineTopic
+from fdspec.utils.logging import configure_logging
+from tests.entrypoints.fake_engine import FakeEngine
+from tests.entrypoints.tiny_tokenizer import make_tokenizer
+
+READY = Ready(300, 4096, 64, 64, 8)
+CRASH_PROMPT = b"crash"
+
+
+def run_server(folder: str, mode: str, settings: list[str]) -> int:
+    configure_logging("server")
+    options: dict[str, object] = {"model": folder, "host": "127.0.0.1", "port": 0}
+    options |= {key: msgspec.json.decode(value) for key, value in map(_split, settings)}
+    command = (sys.executable, __file__, "engine", mode)
+    return asyncio.run(serve(config_from_options(options).config, command))
+
+
+def run_engine(mode: str, endpoint: str) -> int:
+    config = msgspec.json.decode(sys.stdin.buffer.read(), type=EngineConfig)
+    print(f"fake engine for {config.model.served_names}, {len(config.server.api_key)} keys")
+    stopped: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
+    topic = ZmqEngineTopic(endpoint)
+    if mode == "refuse":
+        topic.publish(Fatal("tensor x has the wrong shape"))
+        topic.close()
+        return 1
+    engine = FakeEngine(topic, make_tokenizer(), READY)
+    engine.script.reply = _reply
+    engine.script.step_s = 0.01
+    if mode != "hang":
+        topic.publish(READY)
+    while not stopped:
+        engine.step(0.05)
+    print("fake engine stopped", flush=True)
+    topic.close()
+    return 0
+
+
+def _reply(submit: Submit, choice: int) -> list[int]:
+    if bytes(submit.prompt) == CRASH_PROMPT:
+        print("boom: the last line", file=sys.stderr, flush=True)
+        time.sleep(0.2)
+        os._exit(3)
+    return [*submit.prompt] * (4096 // len(submit.prompt))
+
+
+def _split(setting: str) -> tuple[str, str]:
+    key, _, value = setting.partition("=")
+    return key, value
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "serve":
+        sys.exit(run_server(sys.argv[2], sys.argv[3], sys.argv[4:]))
+    sys.exit(run_engine(sys.argv[2], sys.argv[4]))
