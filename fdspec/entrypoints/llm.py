@@ -30,6 +30,7 @@ from fdspec.core import (
 )
 from fdspec.engine.build import build_engine, with_local_model
 from fdspec.entrypoints.outputs import RequestOutput, completion_output
+from fdspec.entrypoints.template_file import read_chat_template
 from fdspec.scheduler.topic import InProcessTopic
 from fdspec.tokenizer import load_tokenizer
 from fdspec.utils.logging import get_logger
@@ -100,8 +101,6 @@ class LLM:
         self.model = settings.model.model
         self.tokenizer = built.tokenizer
         if settings.model.chat_template is not None:
-            from fdspec.entrypoints.server import read_chat_template  # brings the HTTP server
-
             template = read_chat_template(settings.model.chat_template)
             self.tokenizer = load_tokenizer(settings.model.tokenizer or self.model, template)
         self.max_model_len = built.ready.max_model_len

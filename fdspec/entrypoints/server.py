@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -23,6 +24,7 @@ from fdspec.core import CheckpointError, ConfigError, EngineDead
 from fdspec.entrypoints.engine_process import ENGINE_COMMAND, EngineProcess
 from fdspec.entrypoints.openai.app import build_app
 from fdspec.entrypoints.openai.frontend import Frontend, FrontendOptions
+from fdspec.entrypoints.template_file import read_chat_template
 from fdspec.scheduler.topic import ShuttingDown, TopicClient, ZmqTopicClient
 from fdspec.tokenizer import Tokenizer, load_tokenizer
 from fdspec.utils.logging import get_logger
@@ -88,6 +90,9 @@ async def _serve_with_engine(
         await _wait_ready(config, client, stop)
         frontend = Frontend(client, tokenizer, _frontend_options(config))
         http = _HttpServer(config, frontend, listener)
+        # What exists now stays: the collector need not look at it again while requests run.
+        gc.collect()
+        gc.freeze()
         await http.run(stop)
     finally:
         is_dead = client.death is not None
@@ -147,22 +152,6 @@ def _with_local_model(config: EngineConfig) -> EngineConfig:
 def _load_tokenizer(config: EngineConfig) -> Tokenizer:
     path = Path(config.model.tokenizer or config.model.model).expanduser()
     return load_tokenizer(path, read_chat_template(config.model.chat_template))
-
-
-def read_chat_template(value: str | None) -> str | None:
-    """Text of a template that is given as a file or as itself.
-
-    Raises:
-        ConfigError: there is no such file, and it is no template either.
-    """
-    if value is None or "{%" in value or "{{" in value:
-        return value
-    try:
-        return Path(value).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"chat_template {value!r} is neither a file nor a template: {error}"
-        ) from error
 
 
 def _frontend_options(config: EngineConfig) -> FrontendOptions:

@@ -80,7 +80,7 @@ def test_missing_field():
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("temprature", "did you mean temperature?"),
+        ("temperatures", "did you mean temperature?"),
         ("max_token", "did you mean max_tokens?"),
         ("zzz", "unrecognized request field: zzz"),
     ],
