@@ -144,9 +144,9 @@ class GraphOptimizationConfig:
     """How the layers of the model are run."""
 
     use_step_program: bool = option(
-        True,
-        help="Run a whole step of the model in one call, as a captured graph does on a GPU; false "
-        "calls the layers one by one, with the same result.",
+        False,
+        help="Run a whole step of the model in one call, as a captured graph does on a GPU. This "
+        "version calls the layers one by one and warns if it is asked for more.",
     )
 
 

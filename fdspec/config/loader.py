@@ -18,11 +18,12 @@ from fdspec.config.command_line import read_command_line
 from fdspec.config.engine_config import EngineConfig
 from fdspec.config.foreign import translate
 from fdspec.config.merge import Merged, merge
+from fdspec.config.notices import notices
 from fdspec.config.options import Option
 from fdspec.config.render import help_text, render_config
 from fdspec.config.schema import Section, sections
 from fdspec.config.settings import Setting, path_of
-from fdspec.config.speculative import SpeculativeConfig, fill_ngram_sizes, notices
+from fdspec.config.speculative import SpeculativeConfig, fill_ngram_sizes
 from fdspec.config.values import convert
 from fdspec.config.yaml_file import read_yaml
 from fdspec.core.errors import ConfigError
@@ -127,8 +128,7 @@ def _assemble(layers: Sequence[Sequence[Setting]]) -> LoadedConfig:
     if problems:
         raise ConfigError("\n".join(problems))
     config = _build_whole(parts, chosen)
-    if config.speculative is not None:
-        warnings += notices(config.speculative)
+    warnings += notices(config)
     return LoadedConfig(config, _origins(config, chosen, merged), tuple(warnings))
 
 

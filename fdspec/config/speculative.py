@@ -111,19 +111,3 @@ def fill_ngram_sizes(values: dict[str, object]) -> None:
     if smallest > largest:
         given = "max_ngram_size" if "max_ngram_size" in values else "min_ngram_size"
         values["max_ngram_size"] = values["min_ngram_size"] = values[given]
-
-
-def notices(config: SpeculativeConfig) -> list[str]:
-    """One line for each setting that makes the output differ from plain decoding's."""
-    lines = []
-    if config.verify_strategy == "topp":
-        lines.append(
-            "speculative_config.verify_strategy: topp is lossy: it accepts any draft in the "
-            "nucleus, so the output differs from the model's; target_match is exact"
-        )
-    if config.accept_policy == "accept_all":
-        lines.append(
-            "speculative_config.accept_policy: accept_all keeps wrong drafts: the output is not "
-            "the model's; for debugging only"
-        )
-    return lines
