@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.entrypoints.waiting import wait_until
+
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 MESSAGES: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
@@ -170,7 +172,7 @@ def test_every_case(server, http):
     thread.join()
     assert good == ["a" * 400]
     assert len(server.engine.submitted) == 1
-    assert server.frontend.num_running == 0
+    wait_until(lambda: server.frontend.num_running == 0)
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, "/tokenize", "/detokenize"])

@@ -4,13 +4,13 @@
 import contextlib
 import dataclasses
 import threading
-import time
 
 import pytest
 
 from fdspec.core import ConfigError
 from fdspec.entrypoints.openai.frontend import Frontend, FrontendOptions
 from tests.entrypoints.conftest import MODEL, READY, Server
+from tests.entrypoints.waiting import wait_until
 
 OPTIONS = FrontendOptions(model_names=(MODEL,))
 BODY = {"prompt": "hi"}
@@ -63,9 +63,7 @@ def test_too_many_requests():
         threads = [threading.Thread(target=ask) for _ in range(2)]
         for thread in threads:
             thread.start()
-        deadline_s = time.monotonic() + 30
-        while http.get("/load").json()["server_load"] < 2:
-            assert time.monotonic() < deadline_s
+        wait_until(lambda: http.get("/load").json()["server_load"] == 2)
         for path, body in (("/v1/completions", BODY), ("/v1/chat/completions", CHAT)):
             response = http.post(path, json=body)
             assert response.status_code == 429

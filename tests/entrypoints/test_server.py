@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,10 +22,10 @@ from fdspec.entrypoints.server import bind_listener
 from fdspec.entrypoints.template_file import read_chat_template
 from tests.entrypoints.sse import joined_text, read_events
 from tests.entrypoints.tiny_tokenizer import save_tokenizer
+from tests.entrypoints.waiting import DEADLINE_S, wait_until
 
 SCRIPT = Path(__file__).with_name("fake_engine_process.py")
 ROOT = Path(__file__).parents[2]
-DEADLINE_S = 60
 ENDLESS = {"prompt": "ab", "max_tokens": 4000, "stream": True}
 
 
@@ -58,11 +57,9 @@ class Process:
         return "".join(self._lines)
 
     def wait_for(self, pattern: str) -> re.Match[str]:
-        deadline_s = time.monotonic() + DEADLINE_S
-        while (match := re.search(pattern, self.log)) is None:
-            assert time.monotonic() < deadline_s, self.log
-            assert self._process.poll() is None, self.log
-            time.sleep(0.01)
+        wait_until(lambda: re.search(pattern, self.log) or self._process.poll() is not None)
+        match = re.search(pattern, self.log)
+        assert match is not None, self.log
         return match
 
     def http(self) -> httpx.Client:
@@ -97,13 +94,6 @@ def running(folder: Path, mode: str, *settings: str) -> Iterator[Process]:
         yield process
     finally:
         process.kill()
-
-
-def wait_gone(pid: int) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while Path(f"/proc/{pid}").exists():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -192,7 +182,7 @@ def test_the_engine_ends_with_its_server(tmp_path):
         engine = process.engine_pid()
         process.send(signal.SIGKILL)
         process.end()
-        wait_gone(engine)
+        wait_until(lambda: not Path(f"/proc/{engine}").exists())
 
 
 def test_an_engine_that_refuses_its_model(tmp_path):

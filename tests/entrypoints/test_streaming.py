@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The shape of streams: usage, roles, errors in the middle, and clients that leave."""
 
-import time
 from typing import Any
 
 import pytest
 
 from tests.entrypoints.sse import joined_text, stream
+from tests.entrypoints.waiting import wait_until
 
 CHAT: tuple[str, dict[str, Any]] = (
     "/v1/chat/completions",
@@ -14,14 +14,6 @@ CHAT: tuple[str, dict[str, Any]] = (
 )
 COMPLETION: tuple[str, dict[str, Any]] = ("/v1/completions", {"prompt": "hi"})
 PATHS = [CHAT, COMPLETION]
-DEADLINE_S = 30
-
-
-def wait_until(condition):
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.005)
 
 
 @pytest.mark.parametrize(("path", "body"), PATHS)
