@@ -54,7 +54,7 @@ async def serve(config: EngineConfig, engine_command: Sequence[str] = ENGINE_COM
         config: of server and engine.
         engine_command: the engine process; takes what `EngineProcess` hands it.
     """
-    with _stop_event() as stop, contextlib.ExitStack() as stack:
+    with _Signals() as signals, contextlib.ExitStack() as stack:
         try:
             listener = stack.enter_context(bind_listener(config.server.host, config.server.port))
         except OSError as error:
@@ -65,7 +65,7 @@ async def serve(config: EngineConfig, engine_command: Sequence[str] = ENGINE_COM
         stack.callback(client.close)
         engine = EngineProcess(engine_command)
         try:
-            return await _serve_with_engine(config, engine, client, listener, stop)
+            return await _serve_with_engine(config, engine, client, listener, signals)
         except _StopRequested:
             return 0
         except (_StartFailed, CheckpointError, ConfigError) as error:
@@ -80,8 +80,9 @@ async def _serve_with_engine(
     engine: EngineProcess,
     client: ZmqTopicClient,
     listener: socket.socket,
-    stop: asyncio.Event,
+    signals: _Signals,
 ) -> int:
+    stop = signals.stop
     config = await _unless_stopped(asyncio.to_thread(_with_local_model, config), stop)
     await engine.start(config, client.endpoint)
     watcher = asyncio.create_task(_watch(engine, client))
@@ -93,7 +94,7 @@ async def _serve_with_engine(
         # What exists now stays: the collector need not look at it again while requests run.
         gc.collect()
         gc.freeze()
-        await http.run(stop)
+        await http.run(signals)
     finally:
         is_dead = client.death is not None
         if is_dead and not stop.is_set():
@@ -185,8 +186,8 @@ class _HttpServer:
         )
         _share_log_handlers()
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop`, or until the engine is gone; drains before it returns."""
+    async def run(self, signals: _Signals) -> None:
+        """Serve until a signal, or until the engine is gone; drains before it returns."""
 
         def stop_serving() -> None:
             self._server.should_exit = True
@@ -197,18 +198,19 @@ class _HttpServer:
         host, port = self._listener.getsockname()[:2]
         logger.info("serving on http://%s:%d", f"[{host}]" if ":" in host else host, port)
         serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
-        stopping = asyncio.create_task(stop.wait())
+        stopping = asyncio.create_task(signals.stop.wait())
         await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
         stop_serving()
-        farewell = asyncio.create_task(self._end_requests())
+        farewell = asyncio.create_task(self._end_requests(signals.hurry))
         await serving
         farewell.cancel()
         stopping.cancel()
 
-    async def _end_requests(self) -> None:
+    async def _end_requests(self, hurry: asyncio.Event) -> None:
         """After the drain, end what is still running, each with an error of its own."""
         logger.info("stopping: running requests get %d s to finish", self._drain_s)
-        await asyncio.sleep(self._drain_s)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(hurry.wait(), self._drain_s)
         if self._client.num_requests:
             logger.warning("ending %d requests that are still running", self._client.num_requests)
             self._client.fail_streams(ShuttingDown("the server is shutting down"))
@@ -228,19 +230,27 @@ def _share_log_handlers() -> None:
         logging.getLogger(name).handlers[:] = logging.getLogger("fdspec").handlers
 
 
-@contextlib.contextmanager
-def _stop_event() -> Iterator[asyncio.Event]:
-    """An event that SIGTERM and SIGINT set."""
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    signals = (signal.SIGTERM, signal.SIGINT)
-    for number in signals:
-        loop.add_signal_handler(number, stop.set)
-    try:
-        yield stop
-    finally:
-        for number in signals:
-            loop.remove_signal_handler(number)
+class _Signals:
+    """SIGTERM and SIGINT: the first asks the server to stop, the second to hurry."""
+
+    _NUMBERS = (signal.SIGTERM, signal.SIGINT)
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self.hurry = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def __enter__(self) -> _Signals:
+        for number in self._NUMBERS:
+            self._loop.add_signal_handler(number, self._receive)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number in self._NUMBERS:
+            self._loop.remove_signal_handler(number)
+
+    def _receive(self) -> None:
+        (self.hurry if self.stop.is_set() else self.stop).set()
 
 
 async def _unless_stopped(work: Awaitable[Result], stop: asyncio.Event) -> Result:

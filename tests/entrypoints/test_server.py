@@ -132,8 +132,10 @@ def test_running_requests_get_time_to_finish(tmp_path):
     assert joined_text(events) == "ab" * 50
 
 
-def test_requests_that_take_too_long_end_with_an_error(tmp_path):
-    with running(tmp_path, "echo", "timeout_graceful_shutdown=0") as process:
+@pytest.mark.parametrize("how", ["time is up", "second signal"])
+def test_requests_that_take_too_long_end_with_an_error(tmp_path, how):
+    drain_s = 0 if how == "time is up" else 600
+    with running(tmp_path, "echo", f"timeout_graceful_shutdown={drain_s}") as process:
         with (
             process.http() as http,
             http.stream("POST", "/v1/completions", json=ENDLESS) as response,
@@ -141,6 +143,9 @@ def test_requests_that_take_too_long_end_with_an_error(tmp_path):
             lines = response.iter_lines()
             first = next(lines)
             process.send(signal.SIGTERM)
+            if how == "second signal":
+                process.wait_for("stopping: running requests get 600 s")
+                process.send(signal.SIGTERM)
             *_, error, done = read_events([first, *lines])
         assert process.end() == 0
     assert done == "[DONE]"
