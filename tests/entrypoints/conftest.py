@@ -13,9 +13,9 @@ import openai
 import pytest
 import uvicorn
 
+from fdspec.entrypoints.http_server import bind_listener
 from fdspec.entrypoints.openai.app import build_app
 from fdspec.entrypoints.openai.frontend import Frontend, FrontendOptions
-from fdspec.entrypoints.server import bind_listener
 from fdspec.scheduler.topic import InProcessClient, InProcessTopic, Ready
 from tests.entrypoints.fake_engine import FakeEngine, Script
 from tests.entrypoints.tiny_tokenizer import make_tokenizer
