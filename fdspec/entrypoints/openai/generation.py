@@ -45,6 +45,7 @@ class Generation:
         form: how to show choices.
         response_id: public id, without prefix.
         model: name to report.
+        arrival_s: when the request arrived, by time.monotonic.
 
     Raises:
         ApiError: 400 if a prompt and its output do not fit.
@@ -60,6 +61,7 @@ class Generation:
         *,
         response_id: str,
         model: str,
+        arrival_s: float,
     ) -> None:
         if len(prompts) * params.n > MAX_CHOICES:
             raise bad_request(
@@ -68,7 +70,7 @@ class Generation:
         self._frontend = frontend
         self._form = form
         self._options = request.stream_options or StreamOptions()
-        self._arrival_s = time.monotonic()
+        self._arrival_s = arrival_s
         self._head = {
             "id": f"{form.id_prefix}{response_id}",
             "created": int(time.time()),
@@ -77,31 +79,37 @@ class Generation:
         }
         self._commands: list[Submit] = []
         self._choices: dict[tuple[str, int], _TimedChoice] = {}
-        prompt_only = isinstance(request, CompletionRequest) and request.max_tokens == 0
         for prompt in prompts:
-            fitted = fit_params(
-                params,
-                len(prompt.token_ids),
-                frontend.limits,
-                prompt_field=prompt.field,
-                length_field=length_field(request),
-                fresh_seed=frontend.fresh_seed(),
+            self._add_prompt(request, params, prompt)
+
+    def _add_prompt(
+        self,
+        request: ChatCompletionRequest | CompletionRequest,
+        params: SamplingParams,
+        prompt: Prompt,
+    ) -> None:
+        frontend = self._frontend
+        fitted = fit_params(
+            params,
+            len(prompt.token_ids),
+            frontend.limits,
+            prompt_field=prompt.field,
+            length_field=length_field(request),
+            fresh_seed=frontend.fresh_seed(),
+        )
+        # The client's own id may be in use twice; the engine's must not be.
+        command = Submit(uuid.uuid4().hex, prompt.token_ids, fitted, request.priority)
+        self._commands.append(command)
+        for number in range(params.n):
+            choice = Choice(
+                len(self._choices),
+                prompt,
+                fitted,
+                frontend.tokenizer,
+                skip_special_tokens=request.skip_special_tokens,
+                prompt_only=isinstance(request, CompletionRequest) and request.max_tokens == 0,
             )
-            # The client's own id may be in use twice; the engine's must not be.
-            command = Submit(uuid.uuid4().hex, prompt.token_ids, fitted, request.priority)
-            self._commands.append(command)
-            for number in range(params.n):
-                self._choices[command.request_id, number] = _TimedChoice(
-                    Choice(
-                        len(self._choices),
-                        prompt,
-                        fitted,
-                        frontend.tokenizer,
-                        skip_special_tokens=request.skip_special_tokens,
-                        prompt_only=prompt_only,
-                    ),
-                    self._arrival_s,
-                )
+            self._choices[command.request_id, number] = _TimedChoice(choice, self._arrival_s)
 
     async def answer(self) -> dict[str, Any]:
         """Generate everything; returns the response's body.

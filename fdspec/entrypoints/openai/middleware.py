@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+import time
 import uuid
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -27,7 +28,7 @@ class Gate:
     """Middleware around the application.
 
     `scope["state"]["request_id"]` is the client's X-Request-Id or a fresh one; routes may replace
-    it, and the response carries it.
+    it, and the response carries it. `arrival_s` beside it is the start of all latencies.
 
     Args:
         app: what is behind.
@@ -46,6 +47,7 @@ class Gate:
             return
         headers = Headers(scope=scope)
         state = scope.setdefault("state", {})
+        state["arrival_s"] = time.monotonic()
         request_id = headers.get("x-request-id", "")
         state["request_id"] = request_id if REQUEST_ID.fullmatch(request_id) else uuid.uuid4().hex
 

@@ -91,6 +91,7 @@ async def _generate(
         form,
         response_id=request.state.request_id,
         model=frontend.check_model(body.model),
+        arrival_s=request.state.arrival_s,
     )
     if not body.stream:
         return _json(await until_disconnect(request.receive, generation.answer()))
