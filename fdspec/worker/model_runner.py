@@ -115,6 +115,8 @@ class ModelRunner:
             parents=batch.parents,
         )
         model = self._model
+        # A row beyond the rotary tables would read foreign memory.
+        assert batch.positions.max() < model.max_model_len, "a row is beyond max_model_len"
         hidden = model.forward(batch.token_ids, batch.positions, metadata, self._cache.layers)
         if len(batch.logit_rows) == len(batch.token_ids):
             return model.compute_logits(hidden)
