@@ -16,7 +16,6 @@ from typing import Any
 from fdspec.config.checks import Contradiction
 from fdspec.config.command_line import read_command_line
 from fdspec.config.engine_config import EngineConfig
-from fdspec.config.foreign import translate
 from fdspec.config.merge import Merged, merge
 from fdspec.config.notices import notices
 from fdspec.config.options import Option
@@ -24,6 +23,7 @@ from fdspec.config.render import help_text, render_config
 from fdspec.config.schema import Section, sections
 from fdspec.config.settings import Setting, path_of
 from fdspec.config.speculative import SpeculativeConfig, fill_ngram_sizes
+from fdspec.config.translation import translate
 from fdspec.config.values import convert
 from fdspec.config.yaml_file import read_yaml
 from fdspec.core.errors import ConfigError

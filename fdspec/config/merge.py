@@ -11,9 +11,10 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fdspec.config.foreign import foreign_keys, is_off, own_name
+from fdspec.config.foreign import foreign_keys
 from fdspec.config.schema import sections
 from fdspec.config.settings import Setting, members_of
+from fdspec.config.translation import is_off, own_name
 from fdspec.config.values import JSON_EXAMPLE, parse_json
 from fdspec.core.errors import ConfigError
 
