@@ -133,6 +133,7 @@ def run_demo(server: ServerProcess) -> int:
         )
     is_same = chat_drafted.text == chat_plain.text and text_drafted.text == text_plain.text
     speedup = text_drafted.tokens_per_s / max(text_plain.tokens_per_s, 1e-9)
+    print("(tokens/step: mean accepted length, the model's own token included)")
     print(f"\nRepetition is {speedup:.1f} times as fast with speculation.")
     print(f"Texts with and without speculation are {'identical' if is_same else 'DIFFERENT'}.")
     return 0 if is_same else 1
