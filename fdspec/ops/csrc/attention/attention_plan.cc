@@ -54,6 +54,12 @@ AttentionPlan::AttentionPlan(const AttentionRows& rows, const AttentionShape& sh
   }
 }
 
+const AttentionItem& AttentionPlan::item(int index) const {
+  return items_[static_cast<size_t>(index)];
+}
+
+int AttentionPlan::depth(int row) const { return depths_[static_cast<size_t>(row)]; }
+
 AttentionCut AttentionPlan::cut(int index, int count) const {
   if (index >= count) return {static_cast<int>(items_.size()), 0};
   const int64_t target = total_cost_ * index / count;
@@ -61,14 +67,14 @@ AttentionCut AttentionPlan::cut(int index, int count) const {
       items_.begin(), items_.end(), target,
       [](int64_t cost, const AttentionItem& item) { return cost < item.start_cost; });
   if (after == items_.begin()) return {0, 0};
-  const AttentionItem& item = *(after - 1);
-  const int64_t within = target - item.start_cost;
-  int64_t part = (within + item.part_cost / 2) / item.part_cost;
-  if (item.cost() * kWholeItems <= total_cost_ / count) {
-    part = 2 * within < item.cost() ? 0 : item.num_parts;
+  const AttentionItem& holder = *(after - 1);
+  const int64_t within = target - holder.start_cost;
+  int64_t part = (within + holder.part_cost / 2) / holder.part_cost;
+  if (holder.cost() * kWholeItems <= total_cost_ / count) {
+    part = 2 * within < holder.cost() ? 0 : holder.num_parts;
   }
   const int number = static_cast<int>(after - 1 - items_.begin());
-  if (part >= item.num_parts) return {number + 1, 0};
+  if (part >= holder.num_parts) return {number + 1, 0};
   return {number, static_cast<int>(part)};
 }
 
@@ -78,7 +84,7 @@ int AttentionPlan::max_leading_parts(int count) const {
     const AttentionCut begin = cut(index, count);
     if (begin.part == 0) continue;
     const AttentionCut end = cut(index + 1, count);
-    const int last = end.item == begin.item ? end.part : items_[begin.item].num_parts;
+    const int last = end.item == begin.item ? end.part : item(begin.item).num_parts;
     most = std::max(most, last - begin.part);
   }
   return most;

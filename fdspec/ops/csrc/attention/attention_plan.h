@@ -62,10 +62,9 @@ class FDSPEC_EXPORT AttentionPlan {
   // The rows must have passed check_attention_rows.
   AttentionPlan(const AttentionRows& rows, const AttentionShape& shape);
 
-  const std::vector<AttentionItem>& items() const { return items_; }
-  // [num_rows] distance from the last context token, less one: 0 for a row whose parent is -1.
-  const std::vector<int32_t>& depths() const { return depths_; }
-  int64_t total_cost() const { return total_cost_; }
+  const AttentionItem& item(int index) const;
+  // Tokens between the last context token and the row: 0 for a row whose parent is -1.
+  int depth(int row) const;
 
   // Where the share of thread `index` of `count` begins; that of thread `index + 1` is its end.
   AttentionCut cut(int index, int count) const;

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// The paged KV cache of one layer, and the ops that write to it.
+#pragma once
+
+#include "common/dispatch.h"
+
+namespace fdspec {
+
+// Keys and values are [num_blocks, num_kv_heads, block_size, head_dim] each.
+struct PagedCache {
+  void* key;
+  void* value;
+  bool is_bf16;  // else float
+  int64_t num_blocks;
+  int num_kv_heads;
+  int block_size;
+  int head_dim;
+
+  FDSPEC_INLINE int64_t num_slots() const { return num_blocks * block_size; }
+  FDSPEC_INLINE int element_size() const { return is_bf16 ? 2 : 4; }
+  // Index of the first element of a token's entry.
+  FDSPEC_INLINE int64_t offset(int64_t block, int kv_head, int in_block) const {
+    return ((block * num_kv_heads + kv_head) * block_size + in_block) * head_dim;
+  }
+};
+
+struct AppendArgs {
+  const float* key;    // [rows, num_kv_heads, head_dim]
+  const float* value;  // [rows, num_kv_heads, head_dim]
+  PagedCache cache;
+  const int64_t* slots;  // [rows] block * block_size + offset in it; negative: not written
+  int64_t rows;
+};
+
+// Slices split the rows.
+FDSPEC_DECLARE_KERNEL(append_paged_kv, AppendArgs)
+
+FDSPEC_EXPORT void run_append_paged_kv(const AppendArgs& args);
+
+struct CompactArgs {
+  PagedCache cache;
+  const int64_t* source_slots;       // [count]
+  const int64_t* destination_slots;  // [count]
+  int64_t count;
+};
+
+// Copies entry after entry, in order.
+FDSPEC_EXPORT void run_compact_kv(const CompactArgs& args);
+
+}  // namespace fdspec

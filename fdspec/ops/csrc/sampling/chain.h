@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// The processor chain of one row: from logits to scores, and to the tokens that are kept.
+#pragma once
+
+#include "sampling/sampling.h"
+#include "sampling/scores.h"
+
+namespace fdspec {
+namespace FDSPEC_ISA {
+
+// Where a row's adjusted logits and candidates go.
+struct RowScratch {
+  float* logits;          // [vocab]
+  Candidate* candidates;  // [vocab]
+
+  RowScratch(char* workspace, int64_t vocab, int slice_index) {
+    char* mine = workspace + slice_index * sampling_workspace_bytes(vocab);
+    const int64_t logits_bytes = (vocab * static_cast<int64_t>(sizeof(float)) + 63) / 64 * 64;
+    logits = reinterpret_cast<float*>(mine);
+    candidates = reinterpret_cast<Candidate*>(mine + logits_bytes);
+  }
+};
+
+inline void add_penalties(const SamplingRows& params, int64_t row, float* logits) {
+  const float repetition = params.repetition_penalty[row];
+  const float presence = params.presence_penalty[row];
+  const float frequency = params.frequency_penalty[row];
+  for (int64_t i = params.count_splits[row]; i < params.count_splits[row + 1]; ++i) {
+    float& logit = logits[params.count_ids[i]];
+    const int32_t count = params.output_counts[i];
+    if (params.in_prompt[i] != 0 || count > 0) {
+      logit = logit > 0.0f ? logit / repetition : logit * repetition;
+    }
+    logit -= frequency * static_cast<float>(count);
+    if (count > 0) logit -= presence;
+  }
+}
+
+// Bars the tokens whose bit is clear.
+inline void apply_mask(const uint32_t* mask, int64_t vocab, float* logits) {
+  int32_t powers[kLanes];
+  for (int i = 0; i < kLanes; ++i) powers[i] = 1 << i;
+  const I16 lane_bits = I16::load(powers);
+  for (int64_t token = 0; token < vocab; token += kLanes) {
+    const int width = static_cast<int>(min_of<int64_t>(kLanes, vocab - token));
+    const uint32_t bits = mask[token / 32] >> (token % 32);
+    const M16 is_barred = (I16::broadcast(static_cast<int32_t>(bits)) & lane_bits) == I16::zero();
+    const F16 allowed = F16::load_partial(logits + token, width);
+    select(is_barred, splat(-kInfinity), allowed).store_partial(logits + token, width);
+  }
+}
+
+// Scores of a row after everything up to temperature. Logits are copied only if they change.
+inline Scores score_row(const float* logits, int64_t vocab, const SamplingRows& params, int64_t row,
+                        const RowScratch& scratch) {
+  const float temperature = params.is_greedy(row) ? 1.0f : params.temperature[row];
+  const bool has_counts = params.count_splits[row] < params.count_splits[row + 1];
+  const bool has_biases = params.bias_splits[row] < params.bias_splits[row + 1];
+  if (!has_counts && !has_biases && params.mask == nullptr) return {logits, vocab, temperature};
+  std::memcpy(scratch.logits, logits, sizeof(float) * static_cast<size_t>(vocab));
+  add_penalties(params, row, scratch.logits);
+  for (int64_t i = params.bias_splits[row]; i < params.bias_splits[row + 1]; ++i) {
+    scratch.logits[params.bias_ids[i]] += params.bias_values[i];
+  }
+  if (params.mask != nullptr) {
+    apply_mask(params.mask + row * params.mask_words, vocab, scratch.logits);
+  }
+  return {scratch.logits, vocab, temperature};
+}
+
+// Natural logarithm with the same bits on every level.
+inline float scalar_log(float x) {
+  float result[kLanes];
+  log(splat(x)).store(result);
+  return result[0];
+}
+
+// A score below which no token can be in the shortest run with a mass of top_p: all tokens below
+// it together weigh less than what the run may leave out.
+inline float lowest_in_mass(float top_p, int64_t total, int64_t vocab, float top) {
+  const double left_out = (1.0 - static_cast<double>(top_p)) * static_cast<double>(total);
+  const double weight = left_out / static_cast<double>(vocab) - 1.0;  // each is rounded by 1/2
+  if (weight <= 0.0) return -kInfinity;
+  constexpr float kMargin = 0.01f;
+  return top + scalar_log(static_cast<float>(weight * 0x1p-40)) - kMargin;
+}
+
+// Keeps the candidates with exp(score - top) >= min_p; returns how many.
+inline int64_t keep_likely(Candidate* candidates, int64_t count, float top, float min_p) {
+  int64_t kept = 0;
+  for (int64_t begin = 0; begin < count; begin += kLanes) {
+    const int width = static_cast<int>(min_of<int64_t>(kLanes, count - begin));
+    float scores[kLanes];
+    for (int i = 0; i < kLanes; ++i) scores[i] = i < width ? candidates[begin + i].score : top;
+    const uint32_t bits = (exp(F16::load(scores) - splat(top)) >= splat(min_p)).bits();
+    for (int i = 0; i < width; ++i) {
+      if ((bits >> i & 1) != 0) candidates[kept++] = candidates[begin + i];
+    }
+  }
+  return kept;
+}
+
+// True if top_k, top_p and min_p leave all tokens of the row.
+inline bool keeps_all(const SamplingRows& params, int64_t row, int64_t vocab) {
+  const bool has_top_k = params.top_k[row] > 0 && params.top_k[row] < vocab;
+  return !has_top_k && !(params.top_p[row] < 1.0f) && !(params.min_p[row] > 0.0f);
+}
+
+// Gathers the tokens that top_k, top_p and min_p keep, in any order; returns how many, at least 1.
+// `top` is the largest score and above -inf; the row must not be one that keeps_all().
+inline int64_t keep_candidates(const Scores& scores, const SamplingRows& params, int64_t row,
+                               float top, Candidate* candidates) {
+  const int64_t vocab = scores.vocab();
+  const int64_t top_k = params.top_k[row];
+  const float top_p = params.top_p[row], min_p = params.min_p[row];
+  const bool has_top_p = top_p < 1.0f;
+  int64_t count = 0, total = 0;
+  if (top_k > 0 && top_k < vocab) {
+    count = collect_best(scores, top_k, candidates);
+    if (has_top_p) total = set_weights(candidates, count, top);
+  } else if (has_top_p) {
+    total = total_weight(scores, top);
+    count = collect_above(scores, lowest_in_mass(top_p, total, vocab, top), candidates);
+    set_weights(candidates, count, top);
+  } else {
+    constexpr float kMargin = 0.01f;
+    count = collect_above(scores, top + scalar_log(min_p) - kMargin, candidates);
+  }
+  if (has_top_p) {
+    const double mass = static_cast<double>(top_p) * static_cast<double>(total);
+    count = select_mass(candidates, count, mass);
+  }
+  return min_p > 0.0f ? keep_likely(candidates, count, top, min_p) : count;
+}
+
+}  // namespace FDSPEC_ISA
+}  // namespace fdspec

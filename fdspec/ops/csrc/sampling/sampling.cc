@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sampling/sampling.h"
+
+#include "sampling/candidates.h"
+
+namespace fdspec {
+namespace {
+
+// Logits that are worth waking a thread for.
+constexpr int64_t kMinLogitsPerSlice = 32768;
+constexpr int64_t kLineBytes = 64;
+
+}  // namespace
+
+int64_t sampling_workspace_bytes(int64_t vocab) {
+  const int64_t bytes = vocab * static_cast<int64_t>(sizeof(float) + sizeof(Candidate));
+  // Adjusted logits, then candidates; each begins on a line.
+  return (bytes / kLineBytes + 2) * kLineBytes;
+}
+
+int sampling_slices(int64_t rows, int64_t vocab) {
+  const int64_t slices = slices_for(rows * vocab, kMinLogitsPerSlice);
+  return static_cast<int>(slices < rows || rows == 0 ? slices : rows);
+}
+
+void run_sample_rows(const SampleArgs& args, int num_slices) {
+  launch(sample_rows_kernel(), args, num_slices);
+}
+
+void run_processed_probabilities(const LawArgs& args, int num_slices) {
+  launch(processed_probabilities_kernel(), args, num_slices);
+}
+
+void run_row_logprobs(const LogprobsArgs& args, int num_slices) {
+  launch(row_logprobs_kernel(), args, num_slices);
+}
+
+}  // namespace fdspec
