@@ -44,8 +44,8 @@ X86_ISA_FLAGS = {
         *("-mavx2", "-mfma", "-mf16c"),
         *("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni"),
         "-mprefer-vector-width=512",
-        # GCC's own AVX-512 intrinsics trip this warning.
-        "-Wno-maybe-uninitialized",
+        # GCC's own AVX-512 intrinsics trip these warnings.
+        *("-Wno-uninitialized", "-Wno-maybe-uninitialized"),
     ),
 }
 
