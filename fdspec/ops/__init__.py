@@ -10,31 +10,54 @@ from fdspec.ops.append_paged_kv import append_paged_kv
 from fdspec.ops.cascade_append_attention import cascade_append_attention
 from fdspec.ops.compact_kv import compact_kv
 from fdspec.ops.dispatch import isa, num_threads, set_isa, set_num_threads, supported_isas
+from fdspec.ops.embedding import embedding
 from fdspec.ops.merge_attention_states import merge_attention_states
 from fdspec.ops.ngram_match import ngram_match
+from fdspec.ops.quantize_weight import (
+    concat_weights,
+    dequantize_weight,
+    pack_weight,
+    quantize_weight,
+    unpack_weight,
+)
 from fdspec.ops.rms_norm import rms_norm
+from fdspec.ops.rope import rope
 from fdspec.ops.row_logprobs import row_logprobs
 from fdspec.ops.row_params import RowParams
 from fdspec.ops.sample_rows import processed_probabilities, sample_rows
+from fdspec.ops.swiglu import swiglu
 from fdspec.ops.verify import Verification, verify_chain, verify_tree
+from fdspec.ops.weight_only_linear import weight_only_linear
+from fdspec.ops.weights import PackedWeight, WeightFormat
 
 __all__ = [
+    "PackedWeight",
     "RowParams",
     "Verification",
+    "WeightFormat",
     "append_paged_kv",
     "cascade_append_attention",
     "compact_kv",
+    "concat_weights",
+    "dequantize_weight",
+    "embedding",
     "isa",
     "merge_attention_states",
     "ngram_match",
     "num_threads",
+    "pack_weight",
     "processed_probabilities",
+    "quantize_weight",
     "rms_norm",
+    "rope",
     "row_logprobs",
     "sample_rows",
     "set_isa",
     "set_num_threads",
     "supported_isas",
+    "swiglu",
+    "unpack_weight",
     "verify_chain",
     "verify_tree",
+    "weight_only_linear",
 ]

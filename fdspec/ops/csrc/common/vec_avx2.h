@@ -88,6 +88,12 @@ struct I16 {
     b = _mm_add_epi32(b, _mm_shuffle_epi32(b, 0x4E));
     return _mm_cvtsi128_si32(_mm_add_epi32(b, _mm_shuffle_epi32(b, 0xB1)));
   }
+  FDSPEC_INLINE int32_t reduce_max() const {
+    const __m256i a = _mm256_max_epi32(lo, hi);
+    __m128i b = _mm_max_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    b = _mm_max_epi32(b, _mm_shuffle_epi32(b, 0x4E));
+    return _mm_cvtsi128_si32(_mm_max_epi32(b, _mm_shuffle_epi32(b, 0xB1)));
+  }
 
   friend FDSPEC_INLINE I16 operator+(I16 a, I16 b) {
     return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};

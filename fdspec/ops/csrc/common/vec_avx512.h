@@ -51,6 +51,7 @@ struct I16 {
   FDSPEC_INLINE F16 to_float() const;
   FDSPEC_INLINE F16 as_float_bits() const;
   FDSPEC_INLINE int32_t reduce_add() const { return _mm512_reduce_add_epi32(v); }
+  FDSPEC_INLINE int32_t reduce_max() const { return _mm512_reduce_max_epi32(v); }
 
   friend FDSPEC_INLINE I16 operator+(I16 a, I16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
   friend FDSPEC_INLINE I16 operator-(I16 a, I16 b) { return {_mm512_sub_epi32(a.v, b.v)}; }

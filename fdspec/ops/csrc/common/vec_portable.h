@@ -80,6 +80,11 @@ struct I16 {
     for (int i = 0; i < kLanes; ++i) sum += static_cast<uint32_t>(v[i]);
     return static_cast<int32_t>(sum);
   }
+  FDSPEC_INLINE int32_t reduce_max() const {
+    int32_t top = v[0];
+    for (int i = 1; i < kLanes; ++i) top = max_of(top, v[i]);
+    return top;
+  }
 
   friend FDSPEC_INLINE I16 operator+(I16 a, I16 b) {
     return unsigned_lanes(a, b, [](uint32_t x, uint32_t y) { return x + y; });
