@@ -39,9 +39,10 @@ AttentionScratch attention_scratch(const AttentionPlan& plan, const AttentionSha
   return scratch;
 }
 
-int64_t attention_workspace_size(const AttentionPlan& plan, const AttentionShape& shape,
-                                 int num_slices) {
-  return attention_scratch(plan, shape, num_slices).size * num_slices;
+int64_t attention_workspace_bytes(const AttentionPlan& plan, const AttentionShape& shape,
+                                  int num_slices) {
+  return attention_scratch(plan, shape, num_slices).size * num_slices *
+         static_cast<int64_t>(sizeof(float));
 }
 
 void run_cascade_append_attention(const AttentionArgs& args, int num_slices) {

@@ -24,7 +24,7 @@ struct AttentionArgs {
   float scale;
   float* out;  // [rows, heads * head_dim]
   const AttentionPlan* plan;
-  float* workspace;  // attention_workspace_size() floats
+  float* workspace;  // attention_workspace_bytes(), aligned to 64
 };
 
 // Slices split the plan's items.
@@ -47,9 +47,8 @@ struct AttentionScratch {
 FDSPEC_EXPORT AttentionScratch attention_scratch(const AttentionPlan& plan,
                                                  const AttentionShape& shape, int num_slices);
 
-// Floats of workspace for num_slices slices.
-FDSPEC_EXPORT int64_t attention_workspace_size(const AttentionPlan& plan,
-                                               const AttentionShape& shape, int num_slices);
+FDSPEC_EXPORT int64_t attention_workspace_bytes(const AttentionPlan& plan,
+                                                const AttentionShape& shape, int num_slices);
 
 FDSPEC_EXPORT void run_cascade_append_attention(const AttentionArgs& args, int num_slices);
 

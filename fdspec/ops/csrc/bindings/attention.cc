@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/attention.h"
 
-#include <memory>
-#include <new>
 #include <string>
 
 #include "attention/merge_states.h"
 #include "attention/paged_cache.h"
 #include "bindings/array.h"
 #include "bindings/registry.h"
+#include "common/workspace.h"
 
 namespace fdspec {
 namespace {
@@ -98,18 +97,13 @@ void expect_blocks(const AttentionArgs& args) {
   }
 }
 
-struct AlignedDelete {
-  void operator()(float* memory) const { ::operator delete[](memory, std::align_val_t{64}); }
-};
-
 void run_attention(AttentionArgs& args) {
   const py::gil_scoped_release release;
   const AttentionPlan plan(args.rows, args.shape);
   const int num_slices = plan.num_slices();
-  const auto floats = static_cast<size_t>(attention_workspace_size(plan, args.shape, num_slices));
-  const std::unique_ptr<float[], AlignedDelete> workspace(new (std::align_val_t{64}) float[floats]);
   args.plan = &plan;
-  args.workspace = workspace.get();
+  args.workspace = static_cast<float*>(
+      thread_workspace(attention_workspace_bytes(plan, args.shape, num_slices)));
   run_cascade_append_attention(args, num_slices);
 }
 

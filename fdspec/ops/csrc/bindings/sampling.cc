@@ -1,34 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sampling/sampling.h"
 
-#include <memory>
 #include <string>
 
 #include "bindings/array.h"
 #include "bindings/registry.h"
+#include "common/workspace.h"
 
 namespace fdspec {
 namespace {
 
-// Slices of a call and their scratch memory. It is touched only where it is used.
-class Workspace {
- public:
-  Workspace(int64_t rows, int64_t vocab)
-      : num_slices_(sampling_slices(rows, vocab)),
-        memory_(new char[static_cast<size_t>(num_slices_ * sampling_workspace_bytes(vocab)) +
-                         kLineBytes]) {}
-
-  int num_slices() const { return num_slices_; }
-  char* get() const {
-    const auto address = reinterpret_cast<uintptr_t>(memory_.get());
-    return memory_.get() + (kLineBytes - address % kLineBytes);
-  }
-
- private:
-  static constexpr size_t kLineBytes = 64;
-  int num_slices_;
-  std::unique_ptr<char[]> memory_;
-};
+char* workspace_for(int num_slices, int64_t vocab) {
+  return static_cast<char*>(thread_workspace(num_slices * sampling_workspace_bytes(vocab)));
+}
 
 [[noreturn]] void fail(const std::string& name, int64_t row, const std::string& problem) {
   throw py::value_error("params." + name + "[" + std::to_string(row) + "]: " + problem);
@@ -130,9 +114,9 @@ py::object bind_sample_rows(py::handle logits, py::handle params) {
   args.chosen = Array(chosen, "chosen").mutable_data<int32_t>();
   {
     const py::gil_scoped_release release;
-    const Workspace workspace(args.rows, args.vocab);
-    args.workspace = workspace.get();
-    run_sample_rows(args, workspace.num_slices());
+    const int num_slices = sampling_slices(args.rows, args.vocab);
+    args.workspace = workspace_for(num_slices, args.vocab);
+    run_sample_rows(args, num_slices);
   }
   return chosen;
 }
@@ -148,9 +132,9 @@ py::object bind_processed_probabilities(py::handle logits, py::handle params) {
   args.law = Array(law, "law").mutable_data<float>();
   {
     const py::gil_scoped_release release;
-    const Workspace workspace(args.rows, args.vocab);
-    args.workspace = workspace.get();
-    run_processed_probabilities(args, workspace.num_slices());
+    const int num_slices = sampling_slices(args.rows, args.vocab);
+    args.workspace = workspace_for(num_slices, args.vocab);
+    run_processed_probabilities(args, num_slices);
   }
   return law;
 }
@@ -178,9 +162,9 @@ py::tuple bind_row_logprobs(py::handle logits, py::handle token_ids, int64_t num
   args.top_logprobs = Array(top_logprobs, "top_logprobs").mutable_data<float>();
   {
     const py::gil_scoped_release release;
-    const Workspace workspace(args.rows, args.vocab);
-    args.workspace = workspace.get();
-    run_row_logprobs(args, workspace.num_slices());
+    const int num_slices = sampling_slices(args.rows, args.vocab);
+    args.workspace = workspace_for(num_slices, args.vocab);
+    run_row_logprobs(args, num_slices);
   }
   return py::make_tuple(logprob, rank, top_ids, top_logprobs);
 }
