@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 from fdspec.core.errors import CheckpointError, ConfigError
 
+HEAD_DIM_MULTIPLE = 8
+
 
 @dataclass(frozen=True, slots=True)
 class RopeScaling:
@@ -109,8 +111,11 @@ class ModelConfig:
                 f"num_heads ({self.num_heads}) must be a multiple of "
                 f"num_kv_heads ({self.num_kv_heads})"
             )
-        if self.head_dim % 2:
-            self._fail(f"head_dim must be even for rotary positions, got {self.head_dim}")
+        if self.head_dim % HEAD_DIM_MULTIPLE:
+            self._fail(
+                f"head_dim must be a multiple of {HEAD_DIM_MULTIPLE} for the attention kernels, "
+                f"got {self.head_dim}"
+            )
         if self.rope_scaling is not None and not self.rope_scaling.factor >= 1:
             self._fail(f"the rope scaling factor must be >= 1, got {self.rope_scaling.factor}")
 

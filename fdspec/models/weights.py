@@ -14,7 +14,7 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from fdspec.core.errors import CheckpointError
+from fdspec.core.errors import CheckpointError, ConfigError
 from fdspec.models.checkpoint import Checkpoint, QuantizedTensor, Tensor
 from fdspec.ops import PackedWeight, WeightFormat, concat_weights, pack_weight, quantize_weight
 from fdspec.utils.bfloat16 import from_bfloat16
@@ -43,11 +43,14 @@ class WeightLoader:
     Args:
         checkpoint: where the tensors are.
         quantization: None, "none" (float32) or another name of WeightFormat.
+
+    Raises:
+        ConfigError: `quantization` is not a known name.
     """
 
     def __init__(self, checkpoint: Checkpoint, quantization: str | None) -> None:
         self._checkpoint = checkpoint
-        self._format = None if quantization is None else WeightFormat.parse(quantization)
+        self._format = None if quantization is None else _parse_format(quantization)
         self._used: set[str] = set()
 
     def vector(
@@ -147,6 +150,13 @@ class WeightLoader:
                 float_activations=self._format.float_activations,
             )
         return self._format
+
+
+def _parse_format(quantization: str) -> WeightFormat:
+    try:
+        return WeightFormat.parse(quantization)
+    except ValueError as error:
+        raise ConfigError(f"quantization: {error}") from error
 
 
 def _common_format(formats: Sequence[WeightFormat]) -> WeightFormat:

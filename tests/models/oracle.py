@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-TINY = {
+TINY: dict[str, Any] = {
     "vocab_size": 320,
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -100,11 +101,10 @@ def load_smollm2(path: Path) -> Any:
     return model
 
 
-def logits_of(model: Any, token_ids: np.ndarray) -> np.ndarray:
+def logits_of(model: Any, token_ids: Sequence[int]) -> np.ndarray:
     """[tokens, vocab] float32 of one sequence."""
     with torch.no_grad():
-        ids = torch.from_numpy(np.asarray(token_ids, dtype=np.int64))[None]
-        return model(ids).logits[0].numpy()
+        return model(torch.tensor([token_ids])).logits[0].numpy()
 
 
 def greedy_choices(model: Any, prompt: list[int], output: list[int]) -> list[int]:
@@ -112,7 +112,7 @@ def greedy_choices(model: Any, prompt: list[int], output: list[int]) -> list[int
 
     Equal to the output exactly if greedy generation, EOS ignored, gives that output.
     """
-    logits = logits_of(model, np.array([*prompt, *output[:-1]]))
+    logits = logits_of(model, [*prompt, *output[:-1]])
     return logits[len(prompt) - 1 :].argmax(axis=1).tolist()
 
 

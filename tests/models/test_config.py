@@ -117,7 +117,7 @@ def test_rope_scaling_in_both_spellings(tmp_path, key):
         ({"num_key_value_heads": 0}, "num_kv_heads must be positive"),
         ({"num_attention_heads": 0}, "num_attention_heads"),
         ({"num_hidden_layers": -1}, "num_layers must be positive, got -1"),
-        ({"head_dim": 5}, "head_dim must be even"),
+        ({"head_dim": 12}, "head_dim must be a multiple of 8"),
         ({"rms_norm_eps": float("nan")}, "'rms_norm_eps' must be a number"),
         ({"rms_norm_eps": 0}, "rms_norm_eps must be a positive number"),
         ({"rope_theta": float("inf")}, "rope_theta must be a positive number"),

@@ -92,7 +92,7 @@ def chat(path: Path, question: str) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "questions", [QUESTIONS[:2], pytest.param(QUESTIONS, marks=pytest.mark.full)]
+    "questions", [QUESTIONS[:1], pytest.param(QUESTIONS, marks=pytest.mark.full)]
 )
 def test_smollm2_logits_and_greedy_text(smollm2_path, smollm2, smollm2_runner, questions):
     for question in questions:
@@ -104,10 +104,12 @@ def test_smollm2_logits_and_greedy_text(smollm2_path, smollm2, smollm2_runner, q
 
 
 def test_smollm2_as_stored_stays_close(smollm2_path, smollm2):
-    """int8 activations and a bfloat16 cache: near, and the same first word."""
+    """4-bit weights with int8 activations and a bfloat16 cache, as the demo serves it."""
     runner = make_runner(smollm2_path, quantization=None, dtype="bfloat16")
-    prompt = chat(smollm2_path, QUESTIONS[0])
-    (logits,) = execute(runner, share(0, prompt, 0, len(prompt)))
-    expected = oracle.logits_of(smollm2, prompt)
-    assert relative_difference(logits[-1], expected[-1]) < 0.1
-    assert logits[-1].argmax() == expected[-1].argmax()
+    for question in QUESTIONS[:3]:
+        prompt = chat(smollm2_path, question)
+        (logits,) = execute(runner, share(0, prompt, 0, len(prompt)))
+        expected = oracle.logits_of(smollm2, prompt)
+        error = np.sqrt(np.mean((logits - expected) ** 2) / np.mean(expected**2))
+        assert error < 0.06
+        assert np.mean(logits.argmax(axis=1) == expected.argmax(axis=1)) > 0.9
