@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fdspec.ops import ngram_match
@@ -68,6 +68,7 @@ def test_short_ngrams_are_not_looked_up(backend: str) -> None:
     assert draft(backend, sequence, 2, min_ngram=2) == []
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, 2), max_size=40), max_size=4),
     st.integers(0, 9),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fdspec.ops import Verification, verify_chain, verify_tree
@@ -91,6 +91,7 @@ def trees(draw: st.DrawFn) -> tuple[list[int], list[int], list[int]]:
     )
 
 
+@settings(deadline=None)
 @given(st.lists(trees(), max_size=4))
 def test_equals_the_definition_and_sequential_decoding(
     sequences: list[tuple[list[int], list[int], list[int]]],
