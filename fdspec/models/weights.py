@@ -62,7 +62,8 @@ class WeightLoader:
             CheckpointError: missing, or another shape.
         """
         values = _as_float32(self._read(name, (size,)))
-        return np.ascontiguousarray(values if row_order is None else values[row_order])
+        # A copy, however small: a view would keep the whole file mapped.
+        return np.array(values if row_order is None else values[row_order])
 
     def matrix(self, name: str, shape: tuple[int, int], role: Role) -> PackedWeight:
         """One matrix [out, in], packed.

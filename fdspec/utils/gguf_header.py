@@ -159,6 +159,22 @@ class _Cursor:
     def _string(self) -> str:
         return self._bytes(self._number("<Q")).decode("utf-8")
 
+    def _strings(self, count: int) -> list[str]:
+        """The vocabulary and its merges: hundreds of thousands of entries, so a tight loop."""
+        data, at = self._data, self._at
+        read_length = struct.Struct("<Q").unpack_from
+        strings = []
+        for _ in range(count):
+            (length,) = read_length(data, at)
+            at += 8
+            piece = data[at : at + length]
+            if len(piece) != length:
+                raise IndexError(f"{length} bytes wanted at byte {at}")
+            strings.append(piece.decode("utf-8"))
+            at += length
+        self._at = at
+        return strings
+
     def _value(self, kind: int) -> Any:
         if kind == _STRING:
             return self._string()
@@ -168,6 +184,8 @@ class _Cursor:
             if item_kind in _SCALARS:
                 dtype = _SCALARS[item_kind]
                 return np.frombuffer(self._bytes(count * dtype.itemsize), dtype).tolist()
+            if item_kind == _STRING:
+                return self._strings(count)
             return [self._value(item_kind) for _ in range(count)]
         if kind in _SCALARS:
             dtype = _SCALARS[kind]
