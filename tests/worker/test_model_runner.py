@@ -121,6 +121,17 @@ def test_threads_do_not_change_bits(runner, num_threads):
         ops.set_num_threads(before)
 
 
+def test_instruction_sets_do_not_change_bits(runner):
+    tokens = tokens_of(13, 45)
+    before, expected = ops.isa(), whole(runner, tokens)
+    try:
+        for isa in ops.supported_isas():
+            ops.set_isa(isa)
+            np.testing.assert_array_equal(whole(runner, tokens), expected, err_msg=isa)
+    finally:
+        ops.set_isa(before)
+
+
 def test_only_wanted_rows_have_logits(runner):
     tokens = tokens_of(11, 12)
 
