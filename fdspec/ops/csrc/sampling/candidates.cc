@@ -16,15 +16,36 @@ void select_best(Candidate* candidates, int64_t count, int64_t keep) {
   std::nth_element(candidates, candidates + keep - 1, candidates + count, comes_before);
 }
 
-int64_t select_mass(Candidate* candidates, int64_t count, double mass) {
+int64_t select_mass(Candidate* candidates, int64_t count, double mass, float top) {
+  // Sums by distance from the top find the stretch of scores in which the prefix ends.
+  constexpr int kBuckets = 256;
+  constexpr float kBucketsPerUnit = 8.0f;  // weights are 0 after less than 29 units
+  const auto bucket_of = [top](const Candidate& candidate) {
+    const float distance = (top - candidate.score) * kBucketsPerUnit;
+    return distance < kBuckets - 1 ? static_cast<int>(distance) : kBuckets - 1;
+  };
+  int64_t sums[kBuckets] = {};
+  for (int64_t i = 0; i < count; ++i) sums[bucket_of(candidates[i])] += candidates[i].weight;
+  int64_t weight = 0;
+  int last = 0;
+  while (last < kBuckets - 1 && static_cast<double>(weight + sums[last]) < mass) {
+    weight += sums[last++];
+  }
+  Candidate* const all_end = candidates + count;
+  Candidate* const before_end =
+      std::partition(candidates, all_end, [&](const Candidate& c) { return bucket_of(c) < last; });
+  Candidate* const bucket_end =
+      std::partition(before_end, all_end, [&](const Candidate& c) { return bucket_of(c) == last; });
+
   // The prefix ends inside [begin, end): all before begin weigh less than mass, all before end
-  // enough.
-  int64_t begin = 0, end = count, weight = 0;
+  // enough, or else the prefix is everything.
+  Candidate* begin = before_end;
+  Candidate* end = bucket_end;
   while (end - begin > 1) {
-    const int64_t middle = begin + (end - begin) / 2;
-    std::nth_element(candidates + begin, candidates + middle, candidates + end, comes_before);
+    Candidate* const middle = begin + (end - begin) / 2;
+    std::nth_element(begin, middle, end, comes_before);
     int64_t left = 0;
-    for (int64_t i = begin; i < middle; ++i) left += candidates[i].weight;
+    for (const Candidate* c = begin; c < middle; ++c) left += c->weight;
     if (static_cast<double>(weight + left) >= mass) {
       end = middle;
     } else {
@@ -32,7 +53,7 @@ int64_t select_mass(Candidate* candidates, int64_t count, double mass) {
       begin = middle;
     }
   }
-  return end;
+  return end - candidates;
 }
 
 void sort_candidates(Candidate* candidates, int64_t count) {

@@ -24,8 +24,9 @@ struct Candidate {
 FDSPEC_EXPORT void select_best(Candidate* candidates, int64_t count, int64_t keep);
 
 // Moves the shortest prefix of the order whose weights add up to at least `mass` to the front and
-// returns its length; `count` if even all weights are less. Linear in count.
-FDSPEC_EXPORT int64_t select_mass(Candidate* candidates, int64_t count, double mass);
+// returns its length; `count` if even all weights are less. `top` is at least the largest score.
+// Linear in count.
+FDSPEC_EXPORT int64_t select_mass(Candidate* candidates, int64_t count, double mass, float top);
 
 FDSPEC_EXPORT void sort_candidates(Candidate* candidates, int64_t count);
 

@@ -128,7 +128,7 @@ inline int64_t keep_candidates(const Scores& scores, const SamplingRows& params,
   }
   if (has_top_p) {
     const double mass = static_cast<double>(top_p) * static_cast<double>(total);
-    count = select_mass(candidates, count, mass);
+    count = select_mass(candidates, count, mass, top);
   }
   return min_p > 0.0f ? keep_likely(candidates, count, top, min_p) : count;
 }
