@@ -29,6 +29,10 @@ class _Stop:
 
     def __init__(self) -> None:
         self._is_set = False
+        self.listen()
+
+    def listen(self) -> None:
+        """Handle the signals; again after Paddle's import, which takes them for itself."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._set)
 
@@ -58,6 +62,7 @@ def run_engine(config: EngineConfig, topic: EngineTopic, should_stop: _Stop) -> 
         topic.publish(Fatal(f"the engine did not start: {type(error).__name__}: {error}"))
         logger.exception("the engine did not start")
         return 1
+    should_stop.listen()
     # What exists now stays: the collector need not look at it again while steps run.
     gc.collect()
     gc.freeze()
