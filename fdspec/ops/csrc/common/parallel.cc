@@ -103,7 +103,7 @@ namespace {
 
 class Pool {
  public:
-  explicit Pool(int num_threads) {
+  explicit Pool(int num_threads) : claims_(static_cast<size_t>(num_threads)) {
     for (int index = 1; index < num_threads; ++index) {
       threads_.emplace_back([this, index] { work(index); });
     }
@@ -120,25 +120,45 @@ class Pool {
     function_ = function;
     context_ = context;
     pending_.store(num_slices - 1, std::memory_order_relaxed);
-    post(static_cast<uint64_t>(num_slices));
+    const uint64_t ticket = post(static_cast<uint64_t>(num_slices));
     function(context, {0, num_slices, &barrier_});
+    // On a busy machine a thread may not have come yet; its slice is done here then. If slices
+    // meet at the barrier, slice 0 has met them all by now, so none of those is left.
+    for (int index = 1; index < num_slices; ++index) run_slice(index, ticket);
     wait_until([&] { return pending_.load(std::memory_order_acquire) == 0; });
   }
 
  private:
-  // A ticket holds a region number and, in its low bits, how many slices the region has. A
-  // thread with no slice in it never looks at the other fields, so they may change meanwhile.
+  // A ticket holds a region number and, in its low bits, how many slices the region has.
   static constexpr uint64_t kSlicesMask = 0xFFFF;
   static constexpr uint64_t kStop = kSlicesMask;
 
-  void post(uint64_t num_slices) {
+  // The last ticket for which the slice of this index has been taken.
+  struct alignas(64) Claim {
+    std::atomic<uint64_t> ticket{0};
+  };
+
+  // Runs a slice of the ticket's region unless someone has taken it. Only who holds a slice may
+  // look at the function: the region cannot end before the slice has, so they stay the same.
+  void run_slice(int index, uint64_t ticket) {
+    std::atomic<uint64_t>& claim = claims_[static_cast<size_t>(index)].ticket;
+    uint64_t last = claim.load(std::memory_order_relaxed);
+    if (last >= ticket) return;
+    if (!claim.compare_exchange_strong(last, ticket, std::memory_order_acq_rel)) return;
+    function_(context_, {index, static_cast<int>(ticket & kSlicesMask), &barrier_});
+    pending_.fetch_sub(1, std::memory_order_release);
+  }
+
+  uint64_t post(uint64_t num_slices) {
     const uint64_t region = (ticket_.load(std::memory_order_relaxed) | kSlicesMask) + 1;
     ticket_.store(region | num_slices, std::memory_order_seq_cst);
-    if (num_sleeping_.load(std::memory_order_seq_cst) == 0) return;
-    {
-      std::lock_guard<std::mutex> lock(sleep_mutex_);
+    if (num_sleeping_.load(std::memory_order_seq_cst) != 0) {
+      {
+        const std::lock_guard<std::mutex> lock(sleep_mutex_);
+      }
+      wake_.notify_all();
     }
-    wake_.notify_all();
+    return region | num_slices;
   }
 
   uint64_t next_ticket(uint64_t seen) {
@@ -159,12 +179,11 @@ class Pool {
       ticket = next_ticket(ticket);
       const uint64_t num_slices = ticket & kSlicesMask;
       if (num_slices == kStop) return;
-      if (static_cast<uint64_t>(index) >= num_slices) continue;
-      function_(context_, {index, static_cast<int>(num_slices), &barrier_});
-      pending_.fetch_sub(1, std::memory_order_release);
+      if (static_cast<uint64_t>(index) < num_slices) run_slice(index, ticket);
     }
   }
 
+  std::vector<Claim> claims_;
   std::vector<std::thread> threads_;
   RegionFn function_ = nullptr;
   void* context_ = nullptr;

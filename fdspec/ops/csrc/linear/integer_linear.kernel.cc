@@ -12,6 +12,9 @@ namespace {
 
 static_assert(kTileRows % kIntegerRows == 0);
 
+// How far ahead of their use codes are fetched: about the latency of memory at its full rate.
+constexpr int kPrefetchBytes = 6144;
+
 // Activations that stay in the second-level cache while the panels of a slice pass by.
 constexpr int64_t kCachedActivationBytes = 512 * 1024;
 
@@ -70,49 +73,58 @@ struct Dots {
       : Dots(corrections, std::make_integer_sequence<int, kRows>()) {}
 };
 
-// Adds the products of one panel with rows [first, first + kRows) of a tile to sums.
+// Dot products of one block of a panel with rows [first, first + kRows) of a tile, scaled.
+// A group's first block starts `products`, the others add to it.
+template <int kRows, int kBits>
+FDSPEC_INLINE void multiply_block(const uint8_t* codes, const QuantizedBlock& block, int first,
+                                  bool starts, F16 (&products)[kRows]) {
+  using Format = Codes<kBits>;
+  Dots<typename Format::Dot, kRows> dots(block.correction + first);
+  for (int offset = 0; offset < Format::kBlockBytes; offset += 64) {
+    prefetch(codes + kPrefetchBytes + offset);
+  }
+  Format::template add<kRows>(codes, block.codes + first, dots.v);
+#pragma GCC unroll 8
+  for (int row = 0; row < kRows; ++row) {
+    const F16 scale = F16::broadcast(block.scale[first + row]);
+    const F16 dot = dots.v[row].sum().to_float();
+    products[row] = starts ? dot * scale : fma(dot, scale, products[row]);
+  }
+}
+
+// The product of one panel with rows [first, first + kRows) of a tile.
 // kGroupIsBlock: groups of 32, known to the compiler.
 template <int kRows, int kBits, bool kHasMinimum, bool kGroupIsBlock>
 FDSPEC_INLINE void multiply(const PackedLayout& layout, const uint8_t* panel,
-                            const QuantizedBlock* blocks, int first, F16 (&sums)[kRows]) {
-  using Format = Codes<kBits>;
-  constexpr int kPrefetchBytes = 1536;
-  const uint16_t* head = reinterpret_cast<const uint16_t*>(panel + layout.codes_bytes());
-  const int64_t num_blocks = layout.num_blocks();
-  const int64_t group_blocks = kGroupIsBlock ? 1 : layout.group_blocks();
+                            const QuantizedBlock* block, int first, F16 (&sums)[kRows]) {
+  constexpr int kBlockBytes = Codes<kBits>::kBlockBytes;
+  const uint8_t* head = panel + layout.codes_bytes();
+  const QuantizedBlock* const last = block + layout.num_blocks();
+  const int64_t group_blocks = layout.group_blocks();
   for (int row = 0; row < kRows; ++row) sums[row] = F16::zero();
-  for (int64_t begin = 0; begin < num_blocks; begin += group_blocks) {
-    const int64_t end = min_of(begin + group_blocks, num_blocks);
+  while (block != last) {
     F16 products[kRows];
-    for (int row = 0; row < kRows; ++row) products[row] = F16::zero();
-    for (int64_t b = begin; b < end; ++b) {
-      const QuantizedBlock& block = blocks[b];
-      Dots<typename Format::Dot, kRows> dots(block.correction + first);
-      for (int offset = 0; offset < Format::kBlockBytes; offset += 64) {
-        prefetch(panel + kPrefetchBytes + offset);
-      }
-      Format::template add<kRows>(panel, block.codes + first, dots.v);
-      panel += Format::kBlockBytes;
-#pragma GCC unroll 8
-      for (int row = 0; row < kRows; ++row) {
-        const F16 scale = F16::broadcast(block.scale[first + row]);
-        const F16 dot = dots.v[row].sum().to_float();
-        products[row] = kGroupIsBlock ? dot * scale : fma(dot, scale, products[row]);
+    multiply_block<kRows, kBits>(panel, *block, first, true, products);
+    panel += kBlockBytes;
+    if (!kGroupIsBlock) {
+      const QuantizedBlock* const end = last - block > group_blocks ? block + group_blocks : last;
+      for (; block + 1 != end; panel += kBlockBytes) {
+        multiply_block<kRows, kBits>(panel, *++block, first, false, products);
       }
     }
-    const F16 scale = F16::load_fp16(head);
-    head += kLanes;
+    const F16 scale = F16::load_fp16(reinterpret_cast<const uint16_t*>(head));
+    head += sizeof(uint16_t) * kLanes;
 #pragma GCC unroll 8
     for (int row = 0; row < kRows; ++row) sums[row] = fma(products[row], scale, sums[row]);
     if (kHasMinimum) {
-      const F16 minimum = F16::load_fp16(head);
-      head += kLanes;
-      const float* group_sum = blocks[end - 1].group_sum + first;
+      const F16 minimum = F16::load_fp16(reinterpret_cast<const uint16_t*>(head));
+      head += sizeof(uint16_t) * kLanes;
 #pragma GCC unroll 8
       for (int row = 0; row < kRows; ++row) {
-        sums[row] = fma(minimum, F16::broadcast(group_sum[row]), sums[row]);
+        sums[row] = fma(minimum, F16::broadcast(block->group_sum[first + row]), sums[row]);
       }
     }
+    ++block;
   }
 }
 
@@ -120,10 +132,10 @@ template <int kRows, int kBits, bool kHasMinimum, bool kGroupIsBlock>
 void rows_of_panel(const IntegerLinearArgs& args, int64_t panel, int64_t row) {
   const PackedLayout& layout = args.linear.layout;
   const QuantizedBlock* blocks = args.x + row / kTileRows * layout.num_blocks();
+  const int first = kIntegerRows == kTileRows ? 0 : static_cast<int>(row % kTileRows);
   F16 sums[kRows];
   multiply<kRows, kBits, kHasMinimum, kGroupIsBlock>(
-      layout, args.linear.weight + panel * layout.panel_bytes(), blocks,
-      static_cast<int>(row % kTileRows), sums);
+      layout, args.linear.weight + panel * layout.panel_bytes(), blocks, first, sums);
   for (int i = 0; i < kRows; ++i) finish(args.linear, row + i, panel, sums[i]);
 }
 

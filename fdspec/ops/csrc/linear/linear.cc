@@ -23,22 +23,24 @@ int64_t sums_per_slice(const LinearArgs& args) {
   return args.rows * kMaxFloatPanels * kPanelChannels;
 }
 
+// Two regions and no meeting point inside one: a thread that the system has put aside then delays
+// nobody but itself.
 void run_integer(const LinearArgs& args, int num_slices, QuantizedBlock* blocks) {
-  const auto quantize = quantize_rows_kernel();
-  const auto multiply = integer_linear_kernel();
-  const int64_t num_blocks = num_quantized_blocks(args.rows, args.layout.in_features);
-  const bool redundant = quantizes_redundantly(args);
+  const Kernel<QuantizeRowsArgs> quantize = quantize_rows_kernel();
+  const Kernel<IntegerLinearArgs> multiply = integer_linear_kernel();
+  const PackedLayout& layout = args.layout;
+  QuantizeRowsArgs rows{
+      args.x, blocks, args.rows, layout.in_features, layout.group_blocks(), layout.zero_point()};
+  if (!quantizes_redundantly(args)) {
+    launch(quantize, rows, num_slices);
+    return launch(multiply, {args, blocks}, num_slices);
+  }
+  const int64_t num_blocks = num_quantized_blocks(args.rows, layout.in_features);
   parallel(num_slices, [&](Slice slice) {
-    QuantizedBlock* own = redundant ? blocks + slice.index * num_blocks : blocks;
-    const QuantizeRowsArgs rows{args.x,
-                                own,
-                                args.rows,
-                                args.layout.in_features,
-                                args.layout.group_blocks(),
-                                args.layout.zero_point()};
-    quantize(rows, redundant ? Slice{0, 1, nullptr} : slice);
-    if (!redundant) slice.sync();
-    multiply({args, own}, slice);
+    QuantizeRowsArgs own = rows;
+    own.out = blocks + slice.index * num_blocks;
+    quantize(own, {0, 1, nullptr});
+    multiply({args, own.out}, slice);
   });
 }
 
