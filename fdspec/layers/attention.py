@@ -112,13 +112,8 @@ class Attention(nn.Layer):
             positions,
         )
         key_cache, value_cache = cache
-        append_paged_kv(
-            key,
-            value.reshape((rows, kv_heads, head_dim)),
-            key_cache,
-            value_cache,
-            metadata.slots,
-        )
+        value = value.reshape((rows, kv_heads, head_dim))
+        append_paged_kv(key, value, key_cache, value_cache, metadata.slots)
         attended = cascade_append_attention(
             query,
             key_cache,

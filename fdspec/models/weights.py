@@ -72,7 +72,7 @@ class WeightLoader:
             CheckpointError: missing, or another shape.
         """
         tensor = self._read(name, shape)
-        return _pack(tensor, self._target(role, self._own_format(name, tensor)))
+        return self._pack(name, tensor, self._target(role, self._own_format(name, tensor)))
 
     def fused(
         self,
@@ -100,7 +100,9 @@ class WeightLoader:
             tensor if order is None else _take_rows(tensor, order)
             for tensor, order in zip(tensors, row_orders, strict=True)
         ]
-        return concat_weights([_pack(tensor, target) for tensor in ordered])
+        return concat_weights(
+            [self._pack(name, tensor, target) for name, tensor in zip(names, ordered, strict=True)]
+        )
 
     def finish(self, ignored: Sequence[str] = ()) -> None:
         """Raise CheckpointError if the checkpoint has tensors that nobody read.
@@ -127,6 +129,15 @@ class WeightLoader:
     def _read(self, name: str, shape: tuple[int, ...]) -> Tensor:
         self._used.add(name)
         return self._checkpoint.get(name, shape)
+
+    def _pack(self, name: str, tensor: Tensor, target: WeightFormat) -> PackedWeight:
+        try:
+            if isinstance(tensor, QuantizedTensor) and _holds(target, tensor):
+                return pack_weight(tensor.codes, tensor.scales, tensor.minima, target)
+            return quantize_weight(np.ascontiguousarray(_as_float32(tensor)), target)
+        except ValueError as error:
+            file = self._checkpoint.file_of(name)
+            raise CheckpointError(f"{file}: tensor {name!r} is damaged: {error}") from error
 
     def _own_format(self, name: str, tensor: Tensor) -> WeightFormat:
         if isinstance(tensor, QuantizedTensor):
@@ -167,12 +178,6 @@ def _common_format(formats: Sequence[WeightFormat]) -> WeightFormat:
     if symmetric and len({entry.group_size for entry in formats}) == 1:
         return max(formats, key=lambda entry: entry.bits)
     return WeightFormat.parse("bfloat16")
-
-
-def _pack(tensor: Tensor, target: WeightFormat) -> PackedWeight:
-    if isinstance(tensor, QuantizedTensor) and _holds(target, tensor):
-        return pack_weight(tensor.codes, tensor.scales, tensor.minima, target)
-    return quantize_weight(np.ascontiguousarray(_as_float32(tensor)), target)
 
 
 def _holds(target: WeightFormat, tensor: QuantizedTensor) -> bool:

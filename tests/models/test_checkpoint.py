@@ -100,6 +100,9 @@ def test_gguf_codes_are_exact(tmp_path):
 
 def test_gguf_real_model_equals_the_package(smollm2_path):
     reader = gguf.GGUFReader(smollm2_path)
+    metadata = read_gguf_header(smollm2_path).metadata
+    own = {key: field for key, field in reader.fields.items() if not key.startswith("GGUF.")}
+    assert metadata == {key: field.contents() for key, field in own.items()}
     checkpoint = opened(smollm2_path)
     assert list(checkpoint.names()) == [tensor.name for tensor in reader.tensors]
     for tensor in reader.tensors[:12]:

@@ -14,6 +14,7 @@ from transformers import LlamaForCausalLM
 from fdspec.core.errors import CheckpointError, ConfigError
 from fdspec.models import ModelOptions, load_model
 from fdspec.ops import PackedWeight, WeightFormat, dequantize_weight
+from fdspec.utils.gguf_header import read_gguf_header
 from tests.models import oracle
 from tests.models.gguf_files import write_gguf
 from tests.models.stepping import execute, make_runner, share
@@ -207,6 +208,19 @@ def test_wrong_tensors_are_named(tmp_path, change, message):
     with pytest.raises(CheckpointError, match=message) as caught:
         load_model(tmp_path)
     assert str(tmp_path / "model.safetensors") in str(caught.value)
+
+
+def test_damaged_scales_are_named(tmp_path):
+    model = oracle.make_tiny("llama", tmp_path)
+    file = write_gguf(tmp_path / "model.gguf", model, "llama", lambda name: "Q8_0")
+    offset = read_gguf_header(file).tensors["blk.1.ffn_down.weight"].offset_bytes
+    with file.open("r+b") as stream:
+        stream.seek(offset)
+        stream.write(np.float16("nan").tobytes())
+    with pytest.raises(
+        CheckpointError, match=r"model\.gguf: tensor 'blk.1.ffn_down.weight' is dam"
+    ):
+        load_model(file)
 
 
 def test_known_leftovers_are_ignored(tmp_path):
