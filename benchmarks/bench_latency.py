@@ -4,7 +4,7 @@
 Plain and speculative runs alternate inside one process, so that their ratio holds on a noisy
 machine. Every answer of a pair must have the same tokens; the program fails if one differs.
 
-    python benchmarks/bench_latency.py --config configs/yaml/quickstart.yaml --output latency.json
+    python -m benchmarks.bench_latency --config configs/yaml/quickstart.yaml --output latency.json
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
-from workloads import chat_messages, code_messages, extractive_messages, filler_text
 
+from benchmarks.workloads import chat_messages, code_messages, extractive_messages, filler_text
 from fdspec import LLM, SamplingParams
 
 

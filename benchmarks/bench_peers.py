@@ -4,7 +4,7 @@
 Installs nothing: give it the path of a `llama-bench` binary built for this machine. Each round
 measures one peer, then the other, so that a machine whose speed drifts favours neither.
 
-    python benchmarks/bench_peers.py --llama-bench path/to/llama-bench --output peers.json
+    python -m benchmarks.bench_peers --llama-bench path/to/llama-bench --output peers.json
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import subprocess
 from dataclasses import asdict
 from pathlib import Path
 
-from bench_latency import Spread, measure_decode, measure_prefill
-
+from benchmarks.bench_latency import Spread, measure_decode, measure_prefill
 from fdspec import LLM
 
 
