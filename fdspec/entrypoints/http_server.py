@@ -68,11 +68,12 @@ class HttpServer:
 
     async def _end_requests(self, hurry: asyncio.Event) -> None:
         """After the drain, end what is still running, each with an error of its own."""
-        logger.info("stopping: running requests get %d s to finish", self._drain_s)
+        count = self._client.num_requests
+        logger.info("stopping: %d running requests get %d s to finish", count, self._drain_s)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(hurry.wait(), self._drain_s)
         if self._client.num_requests:
-            logger.warning("ending %d requests that are still running", self._client.num_requests)
+            logger.warning("ending %d requests", self._client.num_requests)
             self._client.fail_streams(ShuttingDown("the server is shutting down"))
 
 

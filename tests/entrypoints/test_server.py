@@ -144,7 +144,7 @@ def test_requests_that_take_too_long_end_with_an_error(tmp_path, how):
             first = next(lines)
             process.send(signal.SIGTERM)
             if how == "second signal":
-                process.wait_for("stopping: running requests get 600 s")
+                process.wait_for("stopping: 1 running requests get 600 s")
                 process.send(signal.SIGTERM)
             *_, error, done = read_events([first, *lines])
         assert process.end() == 0
