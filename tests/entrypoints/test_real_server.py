@@ -343,7 +343,7 @@ def test_a_storm_leaves_nothing_behind(server, http):
 @pytest.mark.full
 def test_two_storms_need_the_memory_of_one(server, http):
     def private_kib() -> int:
-        """Of frontend and engine; the KV arena is shared memory, whose pages come with first use."""
+        """Of both processes; the KV arena is shared memory, whose pages come with first use."""
         pid = server.process_id
         engine_pid = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0]
         statuses = [Path(f"/proc/{process}/status").read_text() for process in (pid, engine_pid)]
