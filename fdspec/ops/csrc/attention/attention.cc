@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/attention.h"
 
+#include "common/workspace.h"
+
 namespace fdspec {
 namespace {
 
@@ -47,6 +49,15 @@ int64_t attention_workspace_bytes(const AttentionPlan& plan, const AttentionShap
 
 void run_cascade_append_attention(const AttentionArgs& args, int num_slices) {
   launch(cascade_append_attention_kernel(), args, num_slices);
+}
+
+void run_unplanned_attention(AttentionArgs args) {
+  const AttentionPlan plan(args.rows, args.shape);
+  const int num_slices = plan.num_slices();
+  args.plan = &plan;
+  args.workspace = static_cast<float*>(
+      thread_workspace(attention_workspace_bytes(plan, args.shape, num_slices)));
+  run_cascade_append_attention(args, num_slices);
 }
 
 }  // namespace fdspec

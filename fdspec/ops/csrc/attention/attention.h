@@ -52,4 +52,7 @@ FDSPEC_EXPORT int64_t attention_workspace_bytes(const AttentionPlan& plan,
 
 FDSPEC_EXPORT void run_cascade_append_attention(const AttentionArgs& args, int num_slices);
 
+// The same for one call by itself: makes the plan and takes the workspace of the calling thread.
+FDSPEC_EXPORT void run_unplanned_attention(AttentionArgs args);
+
 }  // namespace fdspec

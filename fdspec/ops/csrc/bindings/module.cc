@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bindings/registry.h"
+#include "common/array_view.h"
 #include "common/isa.h"
 #include "common/parallel.h"
 
@@ -51,6 +52,15 @@ bool register_bindings(BindFn bind) {
 }  // namespace fdspec
 
 PYBIND11_MODULE(_core, module) {
+  py::register_exception_translator([](std::exception_ptr pointer) {
+    try {
+      std::rethrow_exception(pointer);
+    } catch (const fdspec::ArgumentTypeError& error) {
+      PyErr_SetString(PyExc_TypeError, error.what());
+    } catch (const fdspec::ArgumentError& error) {
+      PyErr_SetString(PyExc_ValueError, error.what());
+    }
+  });
   module.def("num_threads", &fdspec::num_threads);
   module.def("set_num_threads", &fdspec::set_num_threads, py::arg("count"));
   module.def("isa", [] { return fdspec::isa_name(fdspec::current_isa()); });

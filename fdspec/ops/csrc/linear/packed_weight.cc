@@ -225,13 +225,12 @@ void dequantize_matrix(const PackedLayout& layout, const uint8_t* packed, float*
   });
 }
 
-void run_embedding(const PackedLayout& layout, const uint8_t* packed, const int32_t* token_ids,
-                   int64_t num_rows, float* out) {
-  const int slices = slices_for(num_rows * layout.in_features, kMinWeightsPerSlice);
-  parallel(slices, [&](Slice slice) {
-    const Range rows = slice.share(num_rows);
+void run_embedding(const EmbeddingArgs& args) {
+  const int64_t dim = args.layout.in_features;
+  parallel(slices_for(args.rows * dim, kMinWeightsPerSlice), [&](Slice slice) {
+    const Range rows = slice.share(args.rows);
     for (int64_t row = rows.begin; row < rows.end; ++row) {
-      dequantize_row(layout, packed, token_ids[row], out + row * layout.in_features);
+      dequantize_row(args.layout, args.weight, args.token_ids[row], args.out + row * dim);
     }
   });
 }

@@ -92,8 +92,15 @@ FDSPEC_EXPORT void unpack_matrix(const PackedLayout& layout, const uint8_t* pack
 FDSPEC_EXPORT void dequantize_matrix(const PackedLayout& layout, const uint8_t* packed,
                                      float* weight);
 
-// out[row] = the weight row token_ids[row]; ids must lie in [0, out_features).
-FDSPEC_EXPORT void run_embedding(const PackedLayout& layout, const uint8_t* packed,
-                                 const int32_t* token_ids, int64_t num_rows, float* out);
+struct EmbeddingArgs {
+  PackedLayout layout;
+  const uint8_t* weight;     // layout.total_bytes()
+  const int32_t* token_ids;  // [rows], each in [0, out_features)
+  int64_t rows;
+  float* out;  // [rows, in_features]
+};
+
+// out[row] = row token_ids[row] of the weight.
+FDSPEC_EXPORT void run_embedding(const EmbeddingArgs& args);
 
 }  // namespace fdspec

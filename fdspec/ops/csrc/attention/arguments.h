@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks the arguments of attention and of the KV cache's ops and fills in all but the outputs.
+#pragma once
+
+#include "attention/attention.h"
+#include "attention/merge_states.h"
+#include "attention/paged_cache.h"
+#include "common/array_view.h"
+
+namespace fdspec {
+
+FDSPEC_EXPORT AppendArgs append_args(const ArrayView& key, const ArrayView& value,
+                                     const ArrayView& key_cache, const ArrayView& value_cache,
+                                     const ArrayView& slots);
+
+FDSPEC_EXPORT CompactArgs compact_args(const ArrayView& key_cache, const ArrayView& value_cache,
+                                       const ArrayView& source_slots,
+                                       const ArrayView& destination_slots);
+
+// All but plan, workspace and output.
+FDSPEC_EXPORT AttentionArgs attention_args(const ArrayView& query, const ArrayView& key_cache,
+                                           const ArrayView& value_cache,
+                                           const ArrayView& block_table,
+                                           const ArrayView& row_splits,
+                                           const ArrayView& context_lens, const ArrayView& parents,
+                                           float scale);
+
+FDSPEC_EXPORT MergeStatesArgs merge_states_args(const ArrayView& output_a, const ArrayView& lse_a,
+                                                const ArrayView& output_b, const ArrayView& lse_b);
+
+}  // namespace fdspec
