@@ -60,6 +60,12 @@ struct PaddleNames {
   }
 };
 
+void* address_of(py::handle tensor, const PaddleNames& names) {
+  void* address = PyLong_AsVoidPtr(tensor.attr(names.data_ptr)().ptr());
+  if (address == nullptr && PyErr_Occurred() != nullptr) throw py::error_already_set();
+  return address;
+}
+
 }  // namespace
 
 Array::Array(py::handle object, const char* name) : ArrayView(name) {
@@ -113,22 +119,29 @@ void Array::read_paddle(py::handle object) {
     shape_[axis] = PyLong_AsLongLong(PySequence_Fast_GET_ITEM(shape.ptr(), axis));
   }
   if (!object.attr(names.is_contiguous)().is(py::handle(Py_True))) fail_layout();
-  if (num_elements() > 0) {
-    address_ = PyLong_AsVoidPtr(object.attr(names.data_ptr)().ptr());
-  }
+  if (num_elements() > 0) address_ = address_of(object, names);
 }
 
-py::object Array::new_like(std::initializer_list<int64_t> shape, DType dtype) const {
+py::object Array::new_like(std::initializer_list<int64_t> shape, DType dtype,
+                           void** address) const {
   if (is_paddle_) {
     const PaddleNames& names = PaddleNames::instance();
     py::list sizes(shape.size());
+    bool is_empty = false;
     size_t axis = 0;
-    for (const int64_t size : shape) sizes[axis++] = size;
-    return names.empty(sizes, names.object_of(dtype), names.cpu_place);
+    for (const int64_t size : shape) {
+      sizes[axis++] = size;
+      is_empty = is_empty || size == 0;
+    }
+    py::object tensor = names.empty(sizes, names.object_of(dtype), names.cpu_place);
+    *address = is_empty ? nullptr : address_of(tensor, names);
+    return tensor;
   }
   const DTypeInfo& info = dtype_info(dtype);
   const std::string code = info.numpy_kind + std::to_string(info.num_bytes);
-  return py::array(py::dtype(code), std::vector<py::ssize_t>(shape));
+  py::array array{py::dtype(code), std::vector<py::ssize_t>(shape)};
+  *address = array.mutable_data();
+  return array;
 }
 
 }  // namespace fdspec

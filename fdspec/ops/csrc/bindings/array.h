@@ -16,8 +16,8 @@ class Array : public ArrayView {
   // Throws if the object is neither, or not C-contiguous. bfloat16 is uint16 in numpy.
   Array(py::handle object, const char* name);
 
-  // A new array of the kind of this one; its content is undefined.
-  py::object new_like(std::initializer_list<int64_t> shape, DType dtype = DType::kFloat32) const;
+  // A new array of the kind of this one; its content, at *address, is undefined.
+  py::object new_like(std::initializer_list<int64_t> shape, DType dtype, void** address) const;
 
  private:
   void read_numpy(py::handle object);
@@ -42,8 +42,9 @@ class OptionalArray {
 // Makes an output and hands out where to write.
 template <class T>
 py::object new_output(const Array& like, std::initializer_list<int64_t> shape, T** address) {
-  py::object out = like.new_like(shape, dtype_of<T>());
-  *address = Array(out, "out").mutable_data<T>();
+  void* data = nullptr;
+  py::object out = like.new_like(shape, dtype_of<T>(), &data);
+  *address = static_cast<T*>(data);
   return out;
 }
 
