@@ -21,7 +21,8 @@ from fdspec.engine.build import build_engine
 from fdspec.scheduler.topic import EngineTopic, Fatal, ZmqEngineTopic
 from fdspec.utils.logging import configure_logging, get_logger
 
-logger = get_logger(__name__)
+# Run as a program, this module is __main__, which is outside our loggers.
+logger = get_logger("fdspec.engine.process")
 
 
 class _Stop:

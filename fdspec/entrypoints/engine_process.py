@@ -20,7 +20,9 @@ import msgspec
 
 from fdspec.config import EngineConfig
 
-ENGINE_COMMAND = (sys.executable, "-m", "fdspec.engine.process")
+# Paddle's import complains of a compiler cache that is of no use here.
+_QUIET = ("-W", "ignore:No ccache found")
+ENGINE_COMMAND = (sys.executable, *_QUIET, "-m", "fdspec.engine.process")
 _PR_SET_PDEATHSIG = 1
 _TAIL_BYTES = 4096
 _CHUNK_BYTES = 65536
