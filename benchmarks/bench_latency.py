@@ -15,7 +15,6 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from tqdm import tqdm
 
 from benchmarks.workloads import chat_messages, code_messages, extractive_messages, filler_text
 from fdspec import LLM, SamplingParams
+from fdspec.entrypoints.outputs import CompletionOutput
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,30 @@ class Spread:
         return f"{self.median:8.2f}  ({self.low:.2f} .. {self.high:.2f})"
 
 
-def timed(run: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds that a call took, and its result."""
+def processor_name() -> str:
+    """Name of the CPU, as Linux tells it."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def timed_generate(
+    llm: LLM, prompt: list[int], params: SamplingParams
+) -> tuple[float, CompletionOutput]:
+    """Seconds that one prompt took, and its answer."""
     start_s = time.perf_counter()
-    result = run()
-    return time.perf_counter() - start_s, result
+    outputs = llm.generate([prompt], params, use_tqdm=False)
+    return time.perf_counter() - start_s, outputs[0].outputs[0]
+
+
+def timed_chat(
+    llm: LLM, messages: list[dict[str, str]], params: SamplingParams
+) -> tuple[float, CompletionOutput]:
+    """Seconds that one conversation took, and its answer."""
+    start_s = time.perf_counter()
+    outputs = llm.chat([messages], params, use_tqdm=False)
+    return time.perf_counter() - start_s, outputs[0].outputs[0]
 
 
 def measure_prefill(llm: LLM, num_tokens: int, rounds: int) -> Spread:
@@ -60,7 +79,7 @@ def measure_prefill(llm: LLM, num_tokens: int, rounds: int) -> Spread:
     rates = []
     for index in range(rounds + 1):
         prompt = token_ids[index : index + num_tokens]
-        seconds, _ = timed(lambda p=prompt: llm.generate([p], params, use_tqdm=False))
+        seconds, _ = timed_generate(llm, prompt, params)
         rates.append(num_tokens / seconds)
     return Spread.of(rates[1:])
 
@@ -72,12 +91,8 @@ def measure_decode(llm: LLM, num_context: int, num_output: int, rounds: int) -> 
     rates = []
     for index in range(rounds + 1):
         prompt = token_ids[index : index + num_context]
-        first_s, _ = timed(
-            lambda p=prompt: llm.generate([p], replace(base, max_tokens=1), use_tqdm=False)
-        )
-        all_s, _ = timed(
-            lambda p=prompt: llm.generate([p], replace(base, max_tokens=num_output), use_tqdm=False)
-        )
+        first_s, _ = timed_generate(llm, prompt, replace(base, max_tokens=1))
+        all_s, _ = timed_generate(llm, prompt, replace(base, max_tokens=num_output))
         rates.append((num_output - 1) / (all_s - first_s))
     return Spread.of(rates[1:])
 
@@ -110,8 +125,7 @@ def measure_speculation(
         order = [plain, speculative] if index % 2 == 0 else [speculative, plain]
         runs = {}
         for params in order:
-            seconds, outputs = timed(lambda m=messages, p=params: llm.chat([m], p, use_tqdm=False))
-            runs[params.max_draft_tokens] = (seconds, outputs[0].outputs[0])
+            runs[params.max_draft_tokens] = timed_chat(llm, messages, params)
         (plain_s, plain_output), (speculative_s, speculative_output) = runs[0], runs[None]
         if plain_output.token_ids != speculative_output.token_ids:
             raise SystemExit(f"{label}: speculation changed the answer to {messages}")
@@ -121,7 +135,7 @@ def measure_speculation(
         ratios.append(plain_s / speculative_s)
         stats = speculative_output.draft
         num_tokens += count
-        num_steps += count - stats.num_accepted
+        num_steps += stats.num_steps
         num_drafted += stats.num_drafted
         num_accepted += stats.num_accepted
     return SpeculationResult(
@@ -177,7 +191,7 @@ def main() -> None:
     longest = llm.max_model_len - 1
     report = {
         "model": str(llm.model),
-        "machine": f"{platform.machine()} {platform.processor()}".strip(),
+        "machine": processor_name(),
         "num_threads": llm.num_threads,
         "speculative_config": arguments.speculative_config,
         "prefill_tokens_per_s": {

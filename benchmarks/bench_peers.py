@@ -40,6 +40,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     llm = LLM(config=arguments.config, speculative_config=None)
+    model = Path(llm.model)
     prompts, context, output = (128, 512), 128, 128
     figures: dict[str, dict[str, list[float]]] = {"fdspec": {}, "llama.cpp": {}}
     for _ in range(arguments.rounds):
@@ -47,7 +48,7 @@ def main() -> None:
         figures["fdspec"].setdefault(f"decode {output} after {context}", []).append(decode.median)
         rate = llama_rates(
             arguments.llama_bench,
-            llm.model,
+            model,
             llm.num_threads,
             ["-p", "0", "-n", str(output), "-d", str(context), "-r", "2"],
         )
@@ -57,14 +58,14 @@ def main() -> None:
             figures["fdspec"].setdefault(f"prefill {num_tokens}", []).append(prefill.median)
             rate = llama_rates(
                 arguments.llama_bench,
-                llm.model,
+                model,
                 llm.num_threads,
                 ["-p", str(num_tokens), "-n", "0", "-r", "2"],
             )
             figures["llama.cpp"].setdefault(f"prefill {num_tokens}", []).append(rate[0])
 
-    print(f"{llm.model.name}, {llm.num_threads} threads, tokens/s, median (low .. high)")
-    report: dict[str, object] = {"model": llm.model.name, "num_threads": llm.num_threads}
+    print(f"{model.name}, {llm.num_threads} threads, tokens/s, median (low .. high)")
+    report: dict[str, object] = {"model": model.name, "num_threads": llm.num_threads}
     for name, ours in figures["fdspec"].items():
         theirs = figures["llama.cpp"][name]
         ratio = Spread.of([a / b for a, b in zip(ours, theirs, strict=True)])
