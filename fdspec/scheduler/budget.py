@@ -37,7 +37,8 @@ def usable_prefix(draft: Draft, max_tokens: int, vocab_size: int) -> Draft | Non
             break
     if length <= 0:
         return None
-    if length == len(tokens) == len(parents):
+    is_whole = length == len(tokens) == len(parents)
+    if is_whole and draft.tokens.dtype == draft.parents.dtype == np.int32:
         return draft
     return Draft(
         draft.sequence_id,

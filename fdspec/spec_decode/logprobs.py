@@ -23,14 +23,10 @@ def token_logprobs(
         num_top: most likely tokens to list.
     """
     ids = np.asarray(token_ids, dtype=np.int32)
-    logprob, rank, top_ids, top_logprobs = row_logprobs(logits, ids, min(num_top, logits.shape[1]))
+    columns = row_logprobs(logits, ids, min(num_top, logits.shape[1]))
     return tuple(
-        TokenLogprob(*entry, tuple(zip(*top, strict=True)))
-        for *entry, top in zip(
-            ids.tolist(),
-            logprob.tolist(),
-            rank.tolist(),
-            zip(top_ids.tolist(), top_logprobs.tolist(), strict=True),
-            strict=True,
+        TokenLogprob(token, logprob, rank, tuple(zip(top_ids, top_logprobs, strict=True)))
+        for token, logprob, rank, top_ids, top_logprobs in zip(
+            ids.tolist(), *(column.tolist() for column in columns), strict=True
         )
     )

@@ -152,7 +152,8 @@ def _laws_of_drafting(
 ) -> NDArray[np.float32]:
     """Laws of all rows; nothing is computed in a step without drafts."""
     if any(sequence.draft is not None for sequence in sequences):
-        return processed_probabilities(logits, params)
+        laws: NDArray[np.float32] = processed_probabilities(logits, params)
+        return laws
     return logits[:0]
 
 

@@ -420,6 +420,15 @@ def test_late_results_are_dropped():
     scheduler.check()
 
 
+def test_only_the_newest_plan_counts():
+    scheduler, _ = make()
+    start(scheduler, submit("a", 3))
+    old = scheduler.plan([chain("a", 4)])
+    new = scheduler.plan([])
+    assert scheduler.apply(old, verdicts(old, accept=4)) == []
+    assert [event.tokens for event in scheduler.apply(new, verdicts(new))] == [(9,)]
+
+
 def test_draft_arrays_may_be_anything():
     scheduler, _ = make()
     start(scheduler, submit("a", 3))

@@ -44,6 +44,7 @@ def test_usable_prefix(tokens, parents, max_tokens, length):
         return
     assert usable is not None
     assert usable.tokens.tolist() == tokens[:length]
+    assert usable.tokens.dtype == usable.parents.dtype == np.int32
     assert len(usable.parents) == length
     assert all(-1 <= parent < index for index, parent in enumerate(usable.parents.tolist()))
 
