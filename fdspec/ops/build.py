@@ -23,6 +23,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+_MAX_OUTPUT_CHARS = 8000
+
 SOURCE_DIR = Path(__file__).resolve().parent / "csrc"
 PACKAGE_DIR = SOURCE_DIR.parent
 
@@ -96,11 +98,11 @@ def find_compiler() -> str:
     )
 
 
-def include_dirs() -> list[Path]:
-    """Returns the include directories of the core module.
+def python_include_dir() -> Path:
+    """Returns the directory with Python.h.
 
     Raises:
-        BuildError: the headers of Python or pybind11 are missing.
+        BuildError: it is missing.
     """
     python_include = Path(sysconfig.get_path("include"))
     if not (python_include / "Python.h").is_file():
@@ -109,11 +111,20 @@ def include_dirs() -> list[Path]:
             f"Python.h is not in {python_include}: install Python's headers "
             f"(Debian and Ubuntu: apt install python{version}-dev)."
         )
+    return python_include
+
+
+def core_include_flags() -> list[str]:
+    """Returns where the core module's headers are.
+
+    Raises:
+        BuildError: the headers of Python or pybind11 are missing.
+    """
     try:
         import pybind11
     except ImportError as error:
         raise BuildError("pybind11 is missing: pip install pybind11") from error
-    return [SOURCE_DIR, python_include, Path(pybind11.get_include())]
+    return _include_flags([python_include_dir(), Path(pybind11.get_include())])
 
 
 def core_units(build_dir: Path) -> list[CompileUnit]:
@@ -147,9 +158,44 @@ def build_core(output_dir: Path = PACKAGE_DIR, *, build_dir: Path | None = None)
         BuildError: a tool or header is missing, or the compiler failed.
     """
     directory = build_dir or default_build_dir()
-    return build_library(
-        core_units(directory), output_dir / core_filename(), include_dirs(), link_flags=()
-    )
+    output = output_dir / core_filename()
+    return build_library(core_units(directory), output, core_include_flags(), link_flags=())
+
+
+def build_paddle_ops(*, build_dir: Path | None = None) -> Path:
+    """Builds the library that registers the ops as Paddle custom ops; needs Paddle installed.
+
+    It holds no kernels: it is linked to the core module, which is built first.
+
+    Args:
+        build_dir: folder for object files and the library; default_build_dir() if None.
+
+    Returns:
+        The path of the library.
+
+    Raises:
+        BuildError: Paddle, a tool or header is missing, or the compiler failed.
+    """
+    try:
+        import paddle
+    except ImportError as error:
+        raise BuildError("paddle is missing: pip install paddlepaddle") from error
+    core = build_core(build_dir=build_dir)
+    directory = (build_dir or default_build_dir()) / f"paddle-{paddle.__version__}"
+    include = Path(paddle.sysconfig.get_include())
+    compatible = include / "paddle/phi/api/include/compat"
+    includes = [include, include / "third_party", compatible]
+    includes += [compatible / "torch/csrc/api/include", python_include_dir()]
+    units = [
+        CompileUnit(source, directory / f"{source.stem}.o", ())
+        for source in sorted((SOURCE_DIR / "paddle").glob("*.cc"))
+    ]
+    library_dir = Path(paddle.__file__).parent / "base"
+    link_flags = [f"-L{core.parent}", f"-l:{core.name}", f"-Wl,-rpath,{core.parent}"]
+    link_flags += ["-Wl,--no-as-needed", f"-L{library_dir}", "-l:libpaddle.so"]
+    link_flags += [f"-Wl,-rpath,{library_dir}"]
+    output = directory / "fdspec_paddle_ops.so"
+    return build_library(units, output, _include_flags(includes), link_flags=link_flags)
 
 
 def default_build_dir() -> Path:
@@ -167,7 +213,7 @@ def default_build_dir() -> Path:
 def build_library(
     units: Sequence[CompileUnit],
     output: Path,
-    includes: Iterable[Path],
+    include_flags: Sequence[str],
     *,
     link_flags: Sequence[str],
 ) -> Path:
@@ -177,7 +223,7 @@ def build_library(
         units: the object files.
         output: the shared library to write; replaced in one step, so that a process that has the
             old one loaded keeps it.
-        includes: include directories.
+        include_flags: where headers are.
         link_flags: additional flags for the linker.
 
     Returns:
@@ -187,7 +233,6 @@ def build_library(
         BuildError: the compiler failed; the message holds its output.
     """
     compiler = find_compiler()
-    include_flags = [f"-I{path}" for path in includes]
     objects = [unit.object_path for unit in units]
     with _locked(objects[0].parent):
         with ThreadPoolExecutor(max_workers=_num_jobs()) as executor:
@@ -208,6 +253,14 @@ def _locked(directory: Path) -> Iterator[None]:
     with (directory / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def _include_flags(third_party: Iterable[Path]) -> list[str]:
+    """Returns flags for our headers and, without their warnings, those of others."""
+    flags = [f"-I{SOURCE_DIR}"]
+    for path in third_party:
+        flags += ["-isystem", str(path)]
+    return flags
 
 
 def _num_jobs() -> int:
@@ -250,7 +303,8 @@ def _digest(command: Sequence[str], files: Iterable[Path]) -> str:
 def _run(command: Sequence[str]) -> None:
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode != 0:
-        raise BuildError(f"{' '.join(command)}\n{result.stdout}{result.stderr}")
+        output = (result.stdout + result.stderr)[:_MAX_OUTPUT_CHARS]
+        raise BuildError(f"{' '.join(command)}\n{output}")
     if result.stderr:
         sys.stderr.write(result.stderr)
 
@@ -260,9 +314,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m fdspec.ops.build", description=__doc__)
     parser.add_argument("--output-dir", type=Path, default=PACKAGE_DIR, help="where _core goes")
     parser.add_argument("--build-dir", type=Path, help="where object files go")
+    parser.add_argument("--paddle", action="store_true", help="build the Paddle custom ops too")
     options = parser.parse_args(arguments)
     try:
         print(build_core(options.output_dir, build_dir=options.build_dir))
+        if options.paddle:
+            print(build_paddle_ops(build_dir=options.build_dir))
     except BuildError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
