@@ -8,20 +8,23 @@ if the draft up to there were history. Never sees logits. Called by the verifier
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from fdspec.core import SamplingParams, SequenceId, SequencePlan
 from fdspec.ops import RowParams
 from fdspec.spec_decode.draft_tree import depths, paths
-from fdspec.spec_decode.token_counts import CountEntries, TokenCounts
+from fdspec.spec_decode.token_counts import NO_COUNTS, CountEntries, TokenCounts
 
-_NO_COUNTS = CountEntries(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.uint8))
+_MAX_CACHED_LAYOUTS = 128
 _Biases = list[tuple[int, float]]
+_Fields = dict[str, np.ndarray]
 
 
 class RowParamsBuilder:
-    """Builds RowParams; keeps the token counts of sequences with penalties between steps."""
+    """Builds RowParams; keeps what does not change between steps, and counts for the penalties."""
 
     def __init__(self, eos_ids: Iterable[int], vocab_size: int, *, always_greedy: bool) -> None:
         """Start without any counts.
@@ -36,6 +39,7 @@ class RowParamsBuilder:
         self._always_greedy = always_greedy
         self._counts: dict[SequenceId, TokenCounts] = {}
         self._greedy: dict[int, RowParams] = {}
+        self._layouts: dict[tuple[tuple[int, int, int], ...], _Layout] = {}
 
     def build(self, sequences: Sequence[SequencePlan]) -> RowParams:
         """Parameters of all rows, in order: 1 + num_draft_rows for each sequence.
@@ -45,10 +49,13 @@ class RowParamsBuilder:
         """
         if all(self._is_plain_greedy(sequence) for sequence in sequences):
             return self._greedy_rows(sum(1 + s.num_draft_rows for s in sequences))
-        rows = _Rows()
-        for sequence in sequences:
-            self._add(sequence, rows)
-        return rows.finish()
+        positions = [_positions(sequence) for sequence in sequences]
+        fields: _Fields = {"position": np.array([p for each in positions for p in each], np.uint32)}
+        if any(sequence.params.has_penalties for sequence in sequences):
+            fields |= self._count_fields(sequences)
+        if any(self._may_bias(sequence) for sequence in sequences):
+            fields |= self._bias_fields(sequences, positions)
+        return replace(self._layout(sequences), **fields)
 
     def forget(self, sequence_ids: Iterable[SequenceId]) -> None:
         """Drop the counts of ended sequences; unknown ids are ignored."""
@@ -60,9 +67,15 @@ class RowParamsBuilder:
         return (
             (self._always_greedy or params.is_greedy)
             and not params.has_penalties
-            and not params.logit_bias
-            and not params.bad_words_token_ids
-            and sequence.num_output >= params.min_tokens
+            and not self._may_bias(sequence)
+        )
+
+    def _may_bias(self, sequence: SequencePlan) -> bool:
+        params = sequence.params
+        return bool(
+            params.logit_bias
+            or params.bad_words_token_ids
+            or sequence.num_output < params.min_tokens
         )
 
     def _greedy_rows(self, num_rows: int) -> RowParams:
@@ -70,27 +83,60 @@ class RowParamsBuilder:
             self._greedy[num_rows] = RowParams.greedy(num_rows)
         return self._greedy[num_rows]
 
-    def _add(self, sequence: SequencePlan, rows: _Rows) -> None:
-        params = sequence.params
-        levels = [0]
-        if sequence.draft is not None:
-            levels += depths(sequence.draft.parents.tolist())
-        positions = [sequence.num_output + level for level in levels]
-        temperature = 0.0 if self._always_greedy else params.temperature
-        rows.add_dense(params, temperature, sequence.sequence_id[1], positions)
-        draft_paths: list[list[int]] = [[]] * len(levels)
-        if sequence.draft is not None and (params.has_penalties or params.bad_words_token_ids):
-            draft_paths = [[], *paths(sequence.draft)]
-        if params.has_penalties:
+    def _layout(self, sequences: Sequence[SequencePlan]) -> RowParams:
+        """What depends on neither position nor history; mostly the same from step to step."""
+        key = tuple((id(s.params), s.sequence_id[1], s.num_draft_rows) for s in sequences)
+        layout = self._layouts.get(key)
+        if layout is None:
+            if len(self._layouts) == _MAX_CACHED_LAYOUTS:
+                self._layouts.clear()
+            layout = _Layout([s.params for s in sequences], self._dense_fields(sequences))
+            self._layouts[key] = layout
+        return layout.rows
+
+    def _dense_fields(self, sequences: Sequence[SequencePlan]) -> RowParams:
+        lengths = [1 + sequence.num_draft_rows for sequence in sequences]
+        params = [sequence.params for sequence in sequences]
+        seeds = [p.seed for p in params]
+        assert None not in seeds, "the seed is set when a request is submitted"
+
+        def rows(values: Sequence[float | int | None], dtype: type[np.generic]) -> np.ndarray:
+            return np.repeat(np.array(values, dtype), lengths)
+
+        temperatures = [0.0 if self._always_greedy else p.temperature for p in params]
+        alike = RowParams.alike(
+            sum(lengths),
+            temperature=rows(temperatures, np.float32),
+            top_k=rows([p.top_k for p in params], np.int32),
+            top_p=rows([p.top_p for p in params], np.float32),
+            min_p=rows([p.min_p for p in params], np.float32),
+            seed=rows(seeds, np.uint64),
+            choice=rows([s.sequence_id[1] for s in sequences], np.uint32),
+        )
+        return replace(
+            alike,
+            repetition_penalty=rows([p.repetition_penalty for p in params], np.float32),
+            presence_penalty=rows([p.presence_penalty for p in params], np.float32),
+            frequency_penalty=rows([p.frequency_penalty for p in params], np.float32),
+        )
+
+    def _count_fields(self, sequences: Sequence[SequencePlan]) -> _Fields:
+        entries: list[CountEntries] = []
+        for sequence in sequences:
+            if not sequence.params.has_penalties:
+                entries += [NO_COUNTS] * (1 + sequence.num_draft_rows)
+                continue
             counts = self._counts_of(sequence)
-            for path in draft_paths:
+            for path in _paths(sequence):
                 # A token outside the vocabulary is never accepted: rows behind it do not matter.
                 is_real = all(0 <= token < self._vocab_size for token in path)
-                rows.add_counts(counts.with_path(path if is_real else []))
-        else:
-            rows.add_no_counts(len(levels))
-        for path, position in zip(draft_paths, positions, strict=True):
-            rows.add_biases(self._biases(sequence, path, position))
+                entries.append(counts.with_path(path if is_real else []))
+        return {
+            "count_splits": _splits([len(entry.ids) for entry in entries]),
+            "count_ids": np.concatenate([entry.ids for entry in entries]),
+            "output_counts": np.concatenate([entry.output_counts for entry in entries]),
+            "in_prompt": np.concatenate([entry.in_prompt for entry in entries]),
+        }
 
     def _counts_of(self, sequence: SequencePlan) -> TokenCounts:
         counts = self._counts.get(sequence.sequence_id)
@@ -100,6 +146,22 @@ class RowParamsBuilder:
         else:
             counts.update(sequence.history)
         return counts
+
+    def _bias_fields(
+        self, sequences: Sequence[SequencePlan], positions: Sequence[list[int]]
+    ) -> _Fields:
+        biases: _Biases = []
+        lengths: list[int] = []
+        for sequence, sequence_positions in zip(sequences, positions, strict=True):
+            for path, position in zip(_paths(sequence), sequence_positions, strict=True):
+                row = self._biases(sequence, path, position)
+                biases += row
+                lengths.append(len(row))
+        return {
+            "bias_splits": _splits(lengths),
+            "bias_ids": np.array([token for token, _ in biases], np.int32),
+            "bias_values": np.array([value for _, value in biases], np.float32),
+        }
 
     def _biases(self, sequence: SequencePlan, path: list[int], position: int) -> _Biases:
         params = sequence.params
@@ -114,6 +176,26 @@ class RowParamsBuilder:
         return biases
 
 
+class _Layout(NamedTuple):
+    """Parameters of rows, and the objects whose ids are their key, which this keeps alive."""
+
+    params: list[SamplingParams]
+    rows: RowParams
+
+
+def _positions(sequence: SequencePlan) -> list[int]:
+    """Output index of the token that each row chooses."""
+    first = sequence.num_output
+    if sequence.draft is None:
+        return [first]
+    return [first, *(first + depth for depth in depths(sequence.draft.parents.tolist()))]
+
+
+def _paths(sequence: SequencePlan) -> list[list[int]]:
+    """For each row the draft tokens that lie between the history and the token it chooses."""
+    return [[]] if sequence.draft is None else [[], *paths(sequence.draft)]
+
+
 def _ends_with(sequence: SequencePlan, path: list[int], word: tuple[int, ...]) -> bool:
     """True if history and then the draft path end with these tokens."""
     length = len(word)
@@ -122,78 +204,6 @@ def _ends_with(sequence: SequencePlan, path: list[int], word: tuple[int, ...]) -
     from_history = max(length - len(path), 0)
     before = sequence.history[len(sequence.history) - from_history :].tolist()
     return tuple(before + path[len(path) - (length - from_history) :]) == word
-
-
-class _Rows:
-    """Lists of what RowParams holds as arrays."""
-
-    def __init__(self) -> None:
-        self._dense: list[tuple[float, int, float, float, int, int, float, float, float]] = []
-        self._lengths: list[int] = []
-        self._positions: list[int] = []
-        self._counts: list[CountEntries] = [_NO_COUNTS]
-        self._num_counts: list[int] = []
-        self._biases: list[tuple[int, float]] = []
-        self._num_biases: list[int] = []
-
-    def add_dense(
-        self, params: SamplingParams, temperature: float, choice: int, positions: list[int]
-    ) -> None:
-        assert params.seed is not None, "the seed is resolved at submission"
-        self._dense.append(
-            (
-                temperature,
-                params.top_k,
-                params.top_p,
-                params.min_p,
-                params.seed,
-                choice,
-                params.repetition_penalty,
-                params.presence_penalty,
-                params.frequency_penalty,
-            )
-        )
-        self._lengths.append(len(positions))
-        self._positions += positions
-
-    def add_counts(self, entries: CountEntries) -> None:
-        self._counts.append(entries)
-        self._num_counts.append(len(entries.ids))
-
-    def add_no_counts(self, num_rows: int) -> None:
-        self._num_counts += [0] * num_rows
-
-    def add_biases(self, biases: _Biases) -> None:
-        self._biases += biases
-        self._num_biases.append(len(biases))
-
-    def finish(self) -> RowParams:
-        columns = zip(*self._dense, strict=True)
-        temperature, top_k, top_p, min_p, seed, choice, repetition, presence, frequency = columns
-        ids, output_counts, in_prompt = map(np.concatenate, zip(*self._counts, strict=True))
-        return RowParams(
-            temperature=self._spread(temperature, np.float32),
-            top_k=self._spread(top_k, np.int32),
-            top_p=self._spread(top_p, np.float32),
-            min_p=self._spread(min_p, np.float32),
-            seed=self._spread(seed, np.uint64),
-            choice=self._spread(choice, np.uint32),
-            position=np.array(self._positions, np.uint32),
-            repetition_penalty=self._spread(repetition, np.float32),
-            presence_penalty=self._spread(presence, np.float32),
-            frequency_penalty=self._spread(frequency, np.float32),
-            count_splits=_splits(self._num_counts),
-            count_ids=ids,
-            output_counts=output_counts,
-            in_prompt=in_prompt,
-            bias_splits=_splits(self._num_biases),
-            bias_ids=np.array([token for token, _ in self._biases], np.int32),
-            bias_values=np.array([value for _, value in self._biases], np.float32),
-        )
-
-    def _spread(self, values: Sequence[float], dtype: type[np.generic]) -> np.ndarray:
-        """A value for each row, from one for each sequence."""
-        return np.repeat(np.array(values, dtype), self._lengths)
 
 
 def _splits(lengths: list[int]) -> np.ndarray:

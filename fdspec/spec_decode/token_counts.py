@@ -28,6 +28,9 @@ class CountEntries(NamedTuple):
     in_prompt: NDArray[np.uint8]
 
 
+NO_COUNTS = CountEntries(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.uint8))
+
+
 class TokenCounts:
     """Counts of one sequence, kept up with its growing history at O(new tokens)."""
 
