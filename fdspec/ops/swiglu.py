@@ -28,6 +28,6 @@ def swiglu(gate_up: Array) -> Array:
 def reference_swiglu(gate_up: Array) -> Array:
     """Swiglu from its definition, in float64."""
     gate, up = np.split(to_numpy(gate_up).astype(np.float64), 2, axis=1)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         result = gate / (1.0 + np.exp(-gate)) * up
     return from_numpy(result.astype(np.float32), gate_up)

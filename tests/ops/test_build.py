@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The build: what it compiles, what it compiles again, and what it says when a tool is missing."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from fdspec.ops import build
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small source tree in the place of the real one."""
+    tree = tmp_path / "csrc"
+    tree.mkdir()
+    (tree / "value.h").write_text("inline int value() { return 1; }\n")
+    (tree / "answer.cc").write_text('#include "value.h"\nint answer() { return value(); }\n')
+    (tree / "other.cc").write_text("int other() { return 2; }\n")
+    monkeypatch.setattr(build, "SOURCE_DIR", tree)
+    return tree
+
+
+def make(tree: Path) -> Path:
+    objects = tree.parent / "objects"
+    units = [
+        build.CompileUnit(source, objects / f"{source.stem}.o", ())
+        for source in sorted(tree.glob("*.cc"))
+    ]
+    flags = [f"-I{tree}"]
+    return build.build_library(units, tree.parent / "library.so", flags, link_flags=())
+
+
+def times(tree: Path) -> dict[str, int]:
+    files = [*(tree.parent / "objects").glob("*.o"), tree.parent / "library.so"]
+    return {path.name: path.stat().st_mtime_ns for path in files}
+
+
+def test_only_what_changed_is_compiled_again(sources: Path) -> None:
+    make(sources)
+    before = times(sources)
+    make(sources)
+    assert times(sources) == before
+    (sources / "value.h").write_text("inline int value() { return 3; }\n")
+    make(sources)
+    after = times(sources)
+    assert {name for name in before if after[name] != before[name]} == {"answer.o", "library.so"}
+
+
+def test_compiler_output_is_shown(sources: Path) -> None:
+    (sources / "other.cc").write_text("int other() { return nonsense; }\n")
+    with pytest.raises(build.BuildError, match="nonsense"):
+        make(sources)
+    assert not (sources.parent / "library.so").exists()
+
+
+def test_missing_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(build.BuildError, match="apt install g\\+\\+"):
+        build.find_compiler()
+
+
+def test_missing_python_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    with pytest.raises(build.BuildError, match=r"apt install python3\.\d+-dev"):
+        build.core_include_flags()
+
+
+def test_kernels_are_compiled_for_every_level_and_the_rest_once(tmp_path: Path) -> None:
+    units = build.core_units(tmp_path)
+    kernels = {unit.source for unit in units if unit.source.name.endswith(".kernel.cc")}
+    assert len(units) == len({unit.object_path for unit in units})
+    for source in kernels:
+        levels = {unit.flags[-1] for unit in units if unit.source == source}
+        assert levels == {f"-DFDSPEC_ISA={isa}" for isa in build.isa_flags()}
+    others = [unit for unit in units if unit.source not in kernels]
+    assert all(unit.flags == () for unit in others)
+    assert not any("paddle" in unit.source.parts for unit in units)
+    assert not any("-march=native" in flag for unit in units for flag in unit.flags)
+
+
+@pytest.mark.skipif(shutil.which("nm") is None, reason="binutils are not installed")
+def test_levels_share_no_code() -> None:
+    """Symbols that the linker may merge belong to one level by their names."""
+    directory = build.default_build_dir()
+    build.build_core()
+    for isa in set(build.isa_flags()) - {"portable"}:
+        for path in directory.glob(f"*.{isa}.o"):
+            command = ["nm", "--defined-only", "-C", str(path)]
+            result = subprocess.run(command, capture_output=True, text=True, check=True)
+            for line in result.stdout.splitlines():
+                assert line.split()[1] not in "WVu" or f"fdspec::{isa}::" in line, path.name
