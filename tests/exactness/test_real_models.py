@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No drafter, batch, chunking or preemption changes a token of a real model.
+
+Requests: greedy and seeded sampling with every processor and every way to stop. Each test compares
+at least MIN_TOKENS tokens, with no tolerance, logprobs included. The quick suite runs a sample (29
+comparisons, more than 10,000 tokens), the full suite a thousand (400,000 tokens).
+"""
+
+import itertools
+
+import pytest
+
+from fdspec.core.protocols import Proposer
+from fdspec.spec_decode.adaptive import AdaptiveProposer
+from fdspec.spec_decode.naive import NaiveProposer
+from fdspec.spec_decode.ngram import NgramProposer
+from tests.exactness.worlds import real_world, tiny_world
+from tests.fakes.drafters import all_drafters
+from tests.fakes.exactness import Setting, compare, run, sampling_cases
+from tests.models.oracle import make_tiny
+
+# 9 blocks of 16 tokens hold little more than the longest request (130 tokens).
+SETTINGS = [Setting(*values) for values in itertools.product((1, 7, 16), (16, 64, 256), (9, 200))]
+MIN_TOKENS = 400
+TINY = {"llama": "wint4_g32", "qwen2": "wint8", "qwen3": "none"}
+WORLDS = ["smollm2", *TINY]
+DRAFTERS = sorted(all_drafters({}, 100, eos_id=2, stop_id=7, length=1))
+
+
+@pytest.fixture(scope="module")
+def worlds(smollm2_path, tmp_path_factory):
+    """Worlds by name, each built when it is first asked for."""
+    built = {}
+
+    def get(name):
+        if name not in built:
+            if name == "smollm2":
+                params = sampling_cases(
+                    max_tokens=32, stop_ids=(284, 198), stop=(" the", "\n\n"), ids=range(260, 272)
+                )
+                built[name] = real_world(smollm2_path, params)
+            else:
+                folder = tmp_path_factory.mktemp(name)
+                make_tiny(name, folder)
+                params = sampling_cases(
+                    max_tokens=40, stop_ids=(7, 31), stop=("abc", "zz"), ids=range(20, 32)
+                )
+                built[name] = tiny_world(folder, params, quantization=TINY[name])
+        return built[name]
+
+    return get
+
+
+def check(world, drafter, settings):
+    """Compare under each setting; returns the preemptions."""
+    num_preempted = 0
+    for setting in settings:
+        engine = world.make_engine(drafter, setting)
+        results = run(engine, world.submits, arrivals_per_step=3)
+        assert compare(world.expected, results) >= MIN_TOKENS
+        num_preempted += engine.monitor.stats().num_preempted_total
+    return num_preempted
+
+
+def adversary(world, name, length):
+    drafters = all_drafters(
+        world.endless, world.vocab_size, eos_id=world.eos_id, stop_id=7, length=length
+    )
+    return drafters[name]
+
+
+def test_batches_chunks_and_preemption(worlds):
+    for name in WORLDS:
+        tight = Setting(max_num_seqs=7, max_num_batched_tokens=64, num_blocks=9)
+        assert check(worlds(name), NaiveProposer(), [tight]) > 0
+
+
+@pytest.mark.parametrize("index", range(len(DRAFTERS)), ids=DRAFTERS)
+def test_adversaries(worlds, index):
+    """One setting and model for each; the full suite runs all of them."""
+    world = worlds(WORLDS[index % len(WORLDS)])
+    length = 1 + (3 * index) % 8
+    check(world, adversary(world, DRAFTERS[index], length), [SETTINGS[(5 * index) % 18]])
+
+
+@pytest.mark.parametrize("length", [2, 5, 8])
+def test_ngram(worlds, length):
+    for index, name in enumerate(WORLDS):
+        proposer = NgramProposer(length, min_ngram_size=1)
+        if length == 5:
+            proposer = AdaptiveProposer(proposer)
+        check(worlds(name), proposer, [SETTINGS[(7 * index + length) % 18]])
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_adversaries_under_many_settings(worlds, name, drafter):
+    world = worlds(name)
+    for offset, length in enumerate((1, 3, 4, 8)):
+        start = (DRAFTERS.index(drafter) + offset) % 6
+        check(world, adversary(world, drafter, length), SETTINGS[start::6])
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("length", range(1, 9))
+def test_ngram_under_many_settings(worlds, name, length):
+    proposer = NgramProposer(length, min_ngram_size=1)
+    check(worlds(name), proposer, SETTINGS[length % 2 :: 2])
+    check(worlds(name), AdaptiveProposer(proposer), SETTINGS[length % 6 :: 6])

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real models to compare on: what they are asked, and how engines over them are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fdspec.core import SamplingParams, Submit
+from fdspec.core.protocols import Proposer
+from fdspec.engine.engine import Engine
+from fdspec.engine.stats import EngineMonitor
+from fdspec.kv.block_pool import BlockPool
+from fdspec.models import ModelOptions, load_model
+from fdspec.models.decoder import LlamaFamilyModel
+from fdspec.scheduler.batch import BatchScheduler
+from fdspec.scheduler.topic import InProcessTopic
+from fdspec.spec_decode.verifier import SpeculativeVerifier
+from fdspec.tokenizer import Tokenizer, load_tokenizer
+from fdspec.worker.model_runner import ModelRunner
+from tests.fakes.exactness import Results, Setting, reference
+
+MAX_MODEL_LEN = 256
+BLOCK_SIZE = 16
+TEXTS = (
+    "The seven days of the week are Monday,",
+    "ha ha ha ha ha ha ha ha ha ha ha ha ha ha",
+    "Once",
+    "def add(a, b):\n    return a + b\n\n\ndef add_three(a, b, c):\n    return",
+    "List: apple, pear, plum, apple, pear, plum, apple,",
+    "In the beginning of the year the river was high, and the old bridge, which had stood for two "
+    "hundred years, was closed to carts. In the middle of the year the river was low, and the",
+)
+
+
+@dataclass
+class World:
+    """One model, the requests it gets, and plain decoding's answers to them.
+
+    Attributes:
+        model: shared by all engines; engines have KV caches of their own.
+        token_bytes: byte string of every token id.
+        eos_id: token that ends an output.
+        submits: the requests.
+        expected: plain decoding, one sequence at a time, prompts whole.
+        endless: tokens of the same without stops, for drafters that know the future.
+    """
+
+    model: LlamaFamilyModel
+    token_bytes: list[bytes]
+    eos_id: int
+    submits: list[Submit]
+    kv_cache_dtype: str
+    expected: Results = field(init=False)
+    endless: dict[tuple[str, int], list[int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        roomy = Setting(max_num_seqs=1, max_num_batched_tokens=MAX_MODEL_LEN, num_blocks=32)
+        self.expected = reference(self.make_engine, self.submits, roomy)
+        endless = reference(self.make_engine, self.submits, roomy, endless=True)
+        self.endless = {key: result.tokens for key, result in endless.items()}
+
+    @property
+    def vocab_size(self) -> int:
+        """Logits of a row."""
+        return self.model.config.vocab_size
+
+    def make_engine(self, proposer: Proposer, setting: Setting) -> Engine:
+        """An engine over the model with a fresh KV cache."""
+        pool = BlockPool(setting.num_blocks, BLOCK_SIZE)
+        scheduler = BatchScheduler(
+            pool,
+            vocab_size=self.vocab_size,
+            max_num_seqs=setting.max_num_seqs,
+            max_num_batched_tokens=setting.max_num_batched_tokens,
+            max_model_len=MAX_MODEL_LEN,
+        )
+        verifier = SpeculativeVerifier(
+            vocab_size=self.vocab_size,
+            eos_ids=(self.eos_id,),
+            token_bytes=self.token_bytes,
+            max_model_len=MAX_MODEL_LEN,
+        )
+        runner = ModelRunner(
+            self.model,
+            num_blocks=setting.num_blocks,
+            block_size=BLOCK_SIZE,
+            kv_cache_dtype=self.kv_cache_dtype,
+        )
+        return Engine(
+            InProcessTopic(),
+            scheduler,
+            proposer,
+            runner=runner,
+            verifier=verifier,
+            monitor=EngineMonitor(scheduler, pool),
+        )
+
+
+def real_world(path: Path, params: dict[str, SamplingParams]) -> World:
+    """The demo model as it is stored: 4-bit weights, bfloat16 cache."""
+    tokenizer: Tokenizer = load_tokenizer(path)
+    submits = [
+        Submit(name, tuple(tokenizer.encode(TEXTS[index % len(TEXTS)])), values)
+        for index, (name, values) in enumerate(params.items())
+    ]
+    model = load_model(path, ModelOptions(quantization=None, max_model_len=MAX_MODEL_LEN))
+    eos_id = next(iter(tokenizer.eos_ids))
+    return World(model, tokenizer.token_bytes(), eos_id, submits, "bfloat16")
+
+
+def tiny_world(folder: Path, params: dict[str, SamplingParams], *, quantization: str) -> World:
+    """A random checkpoint; token i stands for a letter."""
+    model = load_model(folder, ModelOptions(quantization=quantization, max_model_len=MAX_MODEL_LEN))
+    size = model.config.vocab_size
+    token_bytes = [bytes([97 + index % 26]) for index in range(size)]
+    submits = [
+        Submit(name, tuple((7 * i * i + 3 * index) % 300 + 5 for i in range(length)), values)
+        for index, (name, values) in enumerate(params.items())
+        for length in [(1, 5, 16, 17, 40, 90)[index % 6]]
+    ]
+    return World(model, token_bytes, 2, submits, "float32")
