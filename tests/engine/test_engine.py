@@ -4,10 +4,12 @@
 import random
 import threading
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from fdspec.core import Abort, FinishReason, SamplingParams, Submit
+from fdspec.core.protocols import Proposer
 from fdspec.scheduler.topic import EngineStats, Fatal
 from fdspec.spec_decode.adaptive import AdaptiveProposer
 from fdspec.spec_decode.naive import NaiveProposer
@@ -17,6 +19,11 @@ from tests.fakes.exactness import Setting, run
 
 ROOMY = Setting(max_num_seqs=8, max_num_batched_tokens=256, num_blocks=200)
 PARAMS = SamplingParams(max_tokens=6, temperature=0.0, seed=0)
+
+
+def engine_of(proposer: Proposer, setting: Setting, **options: Any) -> Any:
+    """An engine whose parts the tests may look into."""
+    return make_fake_engine(proposer, setting, **options)
 
 
 class Recorder:
@@ -38,7 +45,7 @@ class Recorder:
 
 
 def test_stages_come_in_order():
-    engine = make_fake_engine(NgramProposer(3), ROOMY)
+    engine = engine_of(NgramProposer(3), ROOMY)
     engine.topic.send(Submit("a", (3, 4, 5), PARAMS))
     calls: list[str] = []
     for part in ("topic", "scheduler", "proposer", "runner", "verifier"):
@@ -55,7 +62,7 @@ def test_stages_come_in_order():
 
 
 def test_refusals_and_aborts_reach_the_client():
-    engine = make_fake_engine(NaiveProposer(), ROOMY)
+    engine = engine_of(NaiveProposer(), ROOMY)
     engine.topic.send(Submit("too long", (3,) * 500, PARAMS))
     engine.topic.send(Submit("fine", (3, 4), PARAMS))
     events = engine.step()
@@ -72,9 +79,9 @@ def test_refusals_and_aborts_reach_the_client():
 
 
 def test_a_bad_request_does_not_touch_its_neighbours():
-    alone = run(make_fake_engine(NaiveProposer(), ROOMY), [Submit("a", (3, 4, 5), PARAMS)])
+    alone = run(engine_of(NaiveProposer(), ROOMY), [Submit("a", (3, 4, 5), PARAMS)])
     both = run(
-        make_fake_engine(NaiveProposer(), ROOMY),
+        engine_of(NaiveProposer(), ROOMY),
         [Submit("bad", (VOCAB_SIZE,), PARAMS), Submit("a", (3, 4, 5), PARAMS)],
     )
     assert both["bad", 0].error is not None and both["bad", 0].tokens == []
@@ -84,7 +91,7 @@ def test_a_bad_request_does_not_touch_its_neighbours():
 def test_random_aborts_return_every_block():
     source = random.Random(5)
     proposer = AdaptiveProposer(NgramProposer(4, min_ngram_size=1))
-    engine = make_fake_engine(proposer, Setting(4, 24, 40), habit=30.0)
+    engine = engine_of(proposer, Setting(4, 24, 40), habit=30.0)
     pending = [
         Submit(
             f"{i}",
@@ -122,7 +129,7 @@ def test_random_aborts_return_every_block():
 
 
 def test_stats_add_up():
-    engine = make_fake_engine(NgramProposer(4, min_ngram_size=1), ROOMY, habit=100.0)
+    engine = engine_of(NgramProposer(4, min_ngram_size=1), ROOMY, habit=100.0)
     results = run(engine, [Submit("a", (3, 4, 5), replace(PARAMS, max_tokens=60))])
     stats = engine.monitor.stats()
     result = results["a", 0]
@@ -139,14 +146,14 @@ def test_stats_add_up():
 
 
 def test_run_publishes_stats_and_stops_when_told():
-    engine = make_fake_engine(NaiveProposer(), ROOMY)
+    engine = engine_of(NaiveProposer(), ROOMY)
     engine.topic.send(Submit("a", (3, 4, 5), PARAMS))
     stop = threading.Event()
     thread = threading.Thread(
         target=engine.run, args=(stop.is_set,), kwargs={"idle_s": 0.01, "stats_interval_s": 0.02}
     )
     thread.start()
-    messages = []
+    messages: list[Any] = []
     while sum(isinstance(m, EngineStats) and m.num_running == 0 for m in messages) < 2:
         messages += engine.topic.receive(1.0)
     stop.set()
@@ -159,7 +166,7 @@ def test_run_publishes_stats_and_stops_when_told():
 
 @pytest.mark.parametrize("stage", ["execute", "verify", "propose"])
 def test_a_failing_stage_ends_the_engine_loudly(stage):
-    engine = make_fake_engine(NaiveProposer(), ROOMY)
+    engine = engine_of(NaiveProposer(), ROOMY)
     engine.topic.send(Submit("a", (3, 4, 5), PARAMS))
 
     def fail(*_):
@@ -174,7 +181,7 @@ def test_a_failing_stage_ends_the_engine_loudly(stage):
 
 
 def test_broken_books_are_noticed_when_the_engine_falls_idle():
-    engine = make_fake_engine(NaiveProposer(), ROOMY)
+    engine = engine_of(NaiveProposer(), ROOMY)
     engine.topic.send(Submit("a", (3, 4, 5), PARAMS))
     engine.scheduler._pool._free.pop()
     with pytest.raises(AssertionError, match="blocks"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -103,9 +104,9 @@ class Malformed(Drafter):
     """Unknown sequences, repeated drafts, parents out of range, arrays of different lengths."""
 
     def draft(self, context: DraftContext) -> list[Draft]:
-        right = np.array(self.future(context)[: self.length], np.int64)
+        right: Any = np.array(self.future(context)[: self.length], np.int64)
         kind = len(context.tokens) % 5
-        parents = np.arange(-1, len(right) - 1)
+        parents: Any = np.arange(-1, len(right) - 1)
         if kind == 0:
             parents = parents + 1
         elif kind == 1:

@@ -49,8 +49,9 @@ def verdicts(plan: StepPlan, *, accept=0, token=9):
         if not sequence.samples:
             continue
         kept = tuple(range(min(accept, sequence.num_draft_rows)))
-        tokens = (*(sequence.draft.tokens[list(kept)].tolist() if kept else ()), token)
-        done = sequence.num_output + len(tokens) >= sequence.params.max_tokens
+        accepted = sequence.draft.tokens[list(kept)].tolist() if sequence.draft else []
+        tokens = (*accepted, token)
+        done = sequence.num_output + len(tokens) >= (sequence.params.max_tokens or 0)
         result.append(
             Verdict(
                 sequence.sequence_id,

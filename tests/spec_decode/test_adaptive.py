@@ -6,13 +6,24 @@ import random
 import numpy as np
 import pytest
 
-from fdspec.core import DraftContext, ModelOutput, Verdict
+from fdspec.core import Draft, DraftContext, ModelOutput, Verdict
 from fdspec.spec_decode.adaptive import AdaptiveProposer
 from fdspec.spec_decode.ngram import NgramProposer
-from tests.fakes.drafters import ChainDrafter
+from tests.fakes.drafters import Drafter
 from tests.spec_decode.plans import KEY, decoding, step_of
 
 NO_OUTPUT = ModelOutput(np.zeros((0, 1), np.float32), np.zeros(1, np.int64))
+
+
+class Guesser(Drafter):
+    """Drafts what a function says."""
+
+    def __init__(self, guess):
+        super().__init__({}, 100, 0)
+        self.guess = guess
+
+    def draft(self, context):
+        return [self.guess(context)]
 
 
 class Game:
@@ -20,20 +31,15 @@ class Game:
 
     def __init__(self, *, length=5, row_cost=0.15, batch=1):
         self.is_right = True
-        self.proposer = AdaptiveProposer(
-            ChainDrafter({}, 100, length, make=lambda *_: []), row_cost=row_cost
-        )
-        self.proposer._inner.draft = self.guess
+        self.proposer = AdaptiveProposer(Guesser(self.guess), row_cost=row_cost)
         self.length = length
         self.batch = batch
         self.output = [1]
         self.num_rows = self.num_steps = 0
 
     def guess(self, context):
-        from fdspec.core import Draft
-
         tokens = [2 if self.is_right else 3] * min(self.length, context.max_draft)
-        return [Draft.chain(context.sequence_id, tokens, "test")]
+        return Draft.chain(context.sequence_id, tokens, "test")
 
     def context(self, name=KEY):
         return DraftContext(name, np.array([9, *self.output], np.int32), 1, 50)

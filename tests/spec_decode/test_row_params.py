@@ -58,9 +58,11 @@ def test_rows_equal_those_of_plain_decoding(parents):
     sequence = decoding(prompt, output, draft=draft, parents=parents, params=PENALTIES)
     rows = builder().build([sequence])
     assert rows.num_rows == 6
+    assert sequence.draft is not None
     ancestors = sequence.draft.parents.tolist()
     for row in range(6):
-        path, node = [], row - 1
+        path: list[int] = []
+        node = row - 1
         while node >= 0:
             path.insert(0, draft[node])
             node = ancestors[node]

@@ -2,6 +2,7 @@
 """The stop walk ends an output at the same token, however the tokens are divided into steps."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,7 @@ def walk_all(tokens, size, **params):
     return len(output), None, None
 
 
-CASES = {
+CASES: dict[str, tuple[list[int], dict[str, Any], tuple[int, Any, Any]]] = {
     "eos in the middle": ([5, 5, EOS, 5], {}, (3, STOP, None)),
     "eos ignored": ([5, 5, EOS, 5], {"ignore_eos": True}, (4, None, None)),
     "stop id": ([5, 3, 5], {"stop_token_ids": (3,)}, (2, STOP, 3)),
