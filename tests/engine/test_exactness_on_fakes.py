@@ -19,7 +19,10 @@ ROOMY = Setting(max_num_seqs=8, max_num_batched_tokens=4096, num_blocks=400)
 SETTINGS = [Setting(*values) for values in itertools.product((1, 7, 16), (16, 64, 4096), (23, 400))]
 SUBMITS = make_submits(
     sampling_cases(
-        max_tokens=24, stop_ids=(7, 15, 30, 22, 41), stop=("ab", "g", "zz"), ids=(2, 9, 11, 13, 20, 31)
+        max_tokens=24,
+        stop_ids=(7, 15, 30, 22, 41),
+        stop=("ab", "g", "zz"),
+        ids=(2, 9, 11, 13, 20, 31),
     )
 )
 DRAFTERS = sorted(all_drafters({}, VOCAB_SIZE, eos_id=EOS_ID, stop_id=7, length=1))
@@ -72,7 +75,7 @@ def test_adversaries(world, name):
     index = DRAFTERS.index(name)
     for offset, length in enumerate((1, 3, 8)):
         drafter = make_drafter(world, name, length)
-        check(world, drafter, SETTINGS[(index + 5 * offset) % 6 :: 6])
+        check(world, drafter, SETTINGS[(index + 5 * offset) % 9 :: 9])
 
 
 @pytest.mark.full
@@ -89,8 +92,8 @@ def make_drafter(world, name, length):
 @pytest.mark.parametrize("length", range(1, 9))
 def test_ngram(world, length):
     proposer = NgramProposer(length, min_ngram_size=1)
-    check(world, proposer, SETTINGS[length % 6 :: 6])
-    check(world, AdaptiveProposer(proposer), SETTINGS[(length + 3) % 6 :: 6])
+    check(world, proposer, SETTINGS[length % 9 :: 9])
+    check(world, AdaptiveProposer(proposer), SETTINGS[(length + 3) % 9 :: 9])
 
 
 def test_ngram_finds_drafts_in_looping_text():

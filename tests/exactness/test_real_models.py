@@ -86,7 +86,7 @@ def test_adversaries(worlds, index):
 @pytest.mark.parametrize("length", [2, 5, 8])
 def test_ngram(worlds, length):
     for index, name in enumerate(WORLDS):
-        proposer = NgramProposer(length, min_ngram_size=1)
+        proposer: Proposer = NgramProposer(length, min_ngram_size=1)
         if length == 5:
             proposer = AdaptiveProposer(proposer)
         check(worlds(name), proposer, [SETTINGS[(7 * index + length) % 18]])
