@@ -201,8 +201,9 @@ def test_an_engine_that_refuses_its_model(tmp_path):
 def test_an_engine_that_takes_too_long(tmp_path):
     with running(tmp_path, "hang", "engine_start_timeout=1") as process:
         assert process.end() == 1
+    # Whether the engine had come far enough to log its own end depends on the machine.
     assert "not ready after 1 s (engine_start_timeout)" in process.log
-    assert "fake engine stopped" in process.log
+    assert list(process.scratch.iterdir()) == []
 
 
 def test_a_signal_while_starting(tmp_path):
