@@ -32,7 +32,8 @@ test-full: lint build model .venv/.test ## the same with every long test
 lint: .venv/.test ## format, lint, types, spelling
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
-	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
+	@echo $(BIN)/clang-format --dry-run --Werror
+	@$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
 	$(BIN)/codespell
 	$(BIN)/mypy
 

@@ -106,7 +106,7 @@ def run_demo(server: ServerProcess) -> int:
     plain = {"speculative": {"num_speculative_tokens": 0}}
 
     print(f"\n--- Chat, sampled with a seed ---\n> {CHAT}\n")
-    chat: dict[str, Any] = {"temperature": 0.6, "seed": 1, "max_tokens": 120}
+    chat: dict[str, Any] = {"temperature": 0.6, "seed": 2, "max_tokens": 120}
     chat_drafted = ask(client, CHAT, chat, {}, show=True)
     chat_plain = ask(client, CHAT, chat, plain, show=False)
 
