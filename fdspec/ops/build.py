@@ -27,6 +27,8 @@ _MAX_OUTPUT_CHARS = 8000
 
 SOURCE_DIR = Path(__file__).resolve().parent / "csrc"
 PACKAGE_DIR = SOURCE_DIR.parent
+# The source that defines the Python module.
+MODULE_SOURCE = Path("bindings", "module.cc")
 
 BASE_FLAGS = (
     "-std=c++17",
@@ -140,8 +142,22 @@ def core_units(build_dir: Path) -> list[CompileUnit]:
                 path = build_dir / f"{stem}.{isa}.o"
                 units.append(CompileUnit(source, path, (*flags, f"-DFDSPEC_ISA={isa}")))
         else:
-            units.append(CompileUnit(source, build_dir / f"{stem}.o", ()))
+            flags = _module_flags() if relative == MODULE_SOURCE else ()
+            units.append(CompileUnit(source, build_dir / f"{stem}.o", flags))
     return units
+
+
+def headers_digest() -> str:
+    """Returns what identifies the layout of the kernels' arguments: a digest of all headers.
+
+    The core module carries the digest it was built with as `headers_digest`; a library that is
+    linked to it must have been built with the same.
+    """
+    return _digest((), sorted(SOURCE_DIR.rglob("*.h")))[:16]
+
+
+def _module_flags() -> tuple[str, ...]:
+    return (f'-DFDSPEC_HEADERS_DIGEST="{headers_digest()}"',)
 
 
 def build_core(output_dir: Path = PACKAGE_DIR, *, build_dir: Path | None = None) -> Path:
@@ -165,7 +181,7 @@ def build_core(output_dir: Path = PACKAGE_DIR, *, build_dir: Path | None = None)
 def build_paddle_ops(*, build_dir: Path | None = None) -> Path:
     """Builds the library that registers the ops as Paddle custom ops; needs Paddle installed.
 
-    It holds no kernels: it is linked to the core module, which is built first.
+    It holds no kernels: it is linked to the core module, which must have been built already.
 
     Args:
         build_dir: folder for object files and the library; default_build_dir() if None.
@@ -174,13 +190,15 @@ def build_paddle_ops(*, build_dir: Path | None = None) -> Path:
         The path of the library.
 
     Raises:
-        BuildError: Paddle, a tool or header is missing, or the compiler failed.
+        BuildError: Paddle, the core module, a tool or header is missing, or the compiler failed.
     """
     try:
         import paddle
     except ImportError as error:
         raise BuildError("paddle is missing: pip install paddlepaddle") from error
-    core = build_core(build_dir=build_dir)
+    core = PACKAGE_DIR / core_filename()
+    if not core.is_file():
+        raise BuildError(f"{core} is missing: run `python -m fdspec.ops.build` first")
     directory = (build_dir or default_build_dir()) / f"paddle-{paddle.__version__}"
     include = Path(paddle.sysconfig.get_include())
     compatible = include / "paddle/phi/api/include/compat"

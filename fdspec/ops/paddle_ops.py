@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import paddle
 
-from fdspec.ops.build import build_paddle_ops
+from fdspec.ops.build import BuildError, build_paddle_ops, headers_digest
 from fdspec.ops.dispatch import kernels
 from fdspec.ops.row_params import RowParams
 from fdspec.ops.verify import Verification
@@ -35,9 +35,12 @@ def load() -> tuple[str, ...]:
         The names of the operators.
 
     Raises:
-        BuildError: the library could not be built.
+        BuildError: the library could not be built, or the kernels are out of date.
     """
-    kernels()
+    if kernels().headers_digest != headers_digest():
+        raise BuildError(
+            "the compiled kernels are older than their sources: run `python -m fdspec.ops.build`"
+        )
     logger.info("Preparing the Paddle custom ops; the first time this takes half a minute.")
     library = build_paddle_ops()
     names = paddle.base.core.load_op_meta_info_and_register_op(str(library))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fdspec.ops import build
+from fdspec.ops.dispatch import kernels
 
 
 @pytest.fixture
@@ -78,9 +79,33 @@ def test_kernels_are_compiled_for_every_level_and_the_rest_once(tmp_path: Path) 
         levels = {unit.flags[-1] for unit in units if unit.source == source}
         assert levels == {f"-DFDSPEC_ISA={isa}" for isa in build.isa_flags()}
     others = [unit for unit in units if unit.source not in kernels]
-    assert all(unit.flags == () for unit in others)
+    assert [unit.source.name for unit in others if unit.flags] == ["module.cc"]
     assert not any("paddle" in unit.source.parts for unit in units)
     assert not any("-march=native" in flag for unit in units for flag in unit.flags)
+
+
+def test_paddle_ops_need_the_core_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("paddle")
+    monkeypatch.setattr(build, "PACKAGE_DIR", tmp_path)
+    with pytest.raises(build.BuildError, match="run `python -m fdspec.ops.build` first"):
+        build.build_paddle_ops()
+
+
+def test_stale_kernels_are_not_mixed_with_new_custom_ops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The digest changes with any header, and the module knows the one it was built with."""
+    assert kernels().headers_digest == build.headers_digest()
+    paddle_ops = pytest.importorskip("fdspec.ops.paddle_ops")
+    monkeypatch.setattr(paddle_ops, "headers_digest", lambda: "another")
+    with pytest.raises(build.BuildError, match="older than their sources"):
+        paddle_ops.load.__wrapped__()
+
+
+def test_digest_of_headers(sources: Path) -> None:
+    before = build.headers_digest()
+    (sources / "answer.cc").write_text("int answer() { return 4; }\n")
+    assert build.headers_digest() == before
+    (sources / "value.h").write_text("inline int value() { return 5; }\n")
+    assert build.headers_digest() != before
 
 
 @pytest.mark.skipif(shutil.which("nm") is None, reason="binutils are not installed")

@@ -61,6 +61,7 @@ PYBIND11_MODULE(_core, module) {
       PyErr_SetString(PyExc_ValueError, error.what());
     }
   });
+  module.attr("headers_digest") = FDSPEC_HEADERS_DIGEST;
   module.def("num_threads", &fdspec::num_threads);
   module.def("set_num_threads", &fdspec::set_num_threads, py::arg("count"));
   module.def("isa", [] { return fdspec::isa_name(fdspec::current_isa()); });
