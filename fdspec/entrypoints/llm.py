@@ -12,6 +12,7 @@ import secrets
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any, cast
 
@@ -181,22 +182,16 @@ class LLM:
         """A command with everything resolved, or InvalidParameter naming the prompt."""
         vocab_size = self._ready.vocab_size
         params.validate(vocab_size=vocab_size, max_logprobs=self._max_logprobs)
-        if not token_ids:
-            raise InvalidParameter(name, f"{name} has no tokens")
-        for token_id in token_ids:
-            if not isinstance(token_id, int) or not 0 <= token_id < vocab_size:
-                raise InvalidParameter(
-                    name, f"{name}: token id {token_id!r} is outside 0..{vocab_size - 1}"
-                )
+        prompt = _token_ids(name, token_ids, vocab_size)
         # The last output token is never an input, so it needs no slot in the KV cache.
         num_slots = self._ready.num_blocks * self._ready.block_size
         most = min(self.max_model_len, num_slots + 1)
-        left = most - len(token_ids)
+        left = most - len(prompt)
         max_tokens = left if params.max_tokens is None else params.max_tokens
         if left < 1 or max_tokens > left:
             raise InvalidParameter(
                 name,
-                f"{name}: {len(token_ids)} prompt tokens and {max(max_tokens, 1)} output tokens do "
+                f"{name}: {len(prompt)} prompt tokens and {max(max_tokens, 1)} output tokens do "
                 f"not fit into {most} tokens (max_model_len {self.max_model_len}, KV cache "
                 f"{num_slots} tokens)",
             )
@@ -204,11 +199,8 @@ class LLM:
         if seed is None:
             bits = secrets.randbits if self._seeds is None else self._seeds.getrandbits
             seed = bits(_SEED_BITS)
-        return Submit(
-            uuid.uuid4().hex,
-            tuple(int(token_id) for token_id in token_ids),
-            replace(params, max_tokens=max_tokens, seed=seed),
-        )
+        resolved = replace(params, max_tokens=max_tokens, seed=seed)
+        return Submit(uuid.uuid4().hex, prompt, resolved)
 
     def _run(
         self, submits: Sequence[Submit], texts: Sequence[str | None], use_tqdm: bool
@@ -261,8 +253,24 @@ class LLM:
         )
 
 
+def _token_ids(name: str, values: Sequence[int], vocab_size: int) -> tuple[int, ...]:
+    """Token ids as plain integers; numpy's are welcome.
+
+    Raises:
+        InvalidParameter: there is none, or one is no id of the vocabulary.
+    """
+    if len(values) == 0:
+        raise InvalidParameter(name, f"{name} has no tokens")
+    for value in values:
+        if not isinstance(value, Integral) or not 0 <= value < vocab_size:
+            raise InvalidParameter(
+                name, f"{name}: {value!r} is not a token id in 0..{vocab_size - 1}"
+            )
+    return tuple(int(value) for value in values)
+
+
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int)):
+    if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], Integral)):
         return [cast(Prompt, prompts)]
     return list(cast(Sequence[Prompt], prompts))
 

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The size of the KV cache follows from the memory, the weights and what can be used at all."""
+
+import pytest
+
+from fdspec.core import ConfigError
+from fdspec.engine.memory import GIB, choose_pool_size, machine_memory_bytes
+
+
+def choose(**changes):
+    values = {
+        "block_size": 64,
+        "block_bytes": 2**20,
+        "weight_bytes": GIB,
+        "memory_bytes": 8 * GIB,
+        "utilization": 0.5,
+        "max_num_seqs": 1000,
+        "max_model_len": 4096,
+        **changes,
+    }
+    return choose_pool_size(**values)
+
+
+def test_the_share_of_the_memory_less_the_weights():
+    assert choose().num_blocks == 3 * 1024
+    assert choose().num_tokens == 3 * 1024 * 64
+
+
+def test_no_more_than_all_sequences_can_fill():
+    assert choose(max_num_seqs=2, max_model_len=100).num_blocks == 4
+
+
+def test_an_override_is_taken_as_it_is():
+    assert choose(num_blocks_override=7, weight_bytes=99 * GIB).num_blocks == 7
+
+
+def test_weights_that_leave_no_room():
+    with pytest.raises(ConfigError) as caught:
+        choose(weight_bytes=4 * GIB)
+    for word in ("gpu_memory_utilization 0.5", "8.0 GiB", "4.00 GiB", "num_gpu_blocks_override"):
+        assert word in str(caught.value)
+
+
+def test_described_in_plain_words():
+    text = choose(max_num_seqs=3).describe(4096)
+    for word in ("12288 tokens", "192 blocks of 64", "0.19 GiB", "3.0 sequences of 4096"):
+        assert word in text
+
+
+def test_this_machine_has_memory():
+    assert 2**28 < machine_memory_bytes() < 2**50
