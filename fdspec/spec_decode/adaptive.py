@@ -23,7 +23,8 @@ from fdspec.core.protocols import Proposer
 from fdspec.spec_decode.draft_tree import depths
 
 ROW_COST = 0.15
-"""Time of one more row in a decode step of one sequence, as a share of that step."""
+"""Time of one more row in a decode step of one sequence, as a share of that step. Measured: 0.10 to
+0.16 for a 135M model in 4-bit weights on two AVX-512 cores."""
 
 INITIAL_ACCEPTANCE = 0.5
 

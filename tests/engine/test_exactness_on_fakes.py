@@ -145,7 +145,7 @@ def test_other_strategies_finish_every_request(world, strategy):
 
 
 def test_right_drafts_are_all_accepted_and_wrong_ones_never(world):
-    """C08, at full length: K + 1 tokens a step, or one."""
+    """K + 1 tokens in every step, or one."""
     setting = replace(ROOMY, max_num_seqs=16)
     for name, rate in (("right", 1), ("wrong", 0)):
         engine = world[0](make_drafter(world, name, 4), setting)

@@ -44,7 +44,7 @@ class Setting:
 
 @dataclass
 class Result:
-    """Everything that one choice yielded."""
+    """Everything that one choice yielded; `steps` are the tokens of each event."""
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Result:
     stop_reason: int | str | None = None
     error: str | None = None
     drafts: list[DraftStats] = field(default_factory=list)
-    num_events: int = 0
+    steps: list[int] = field(default_factory=list)
 
     def add(self, event: TokenEvent) -> None:
         """Take the next event of the choice."""
@@ -70,7 +70,12 @@ class Result:
         self.finish = event.finish
         self.stop_reason = event.stop_reason
         self.error = event.error
-        self.num_events += 1
+        self.steps.append(len(event.tokens))
+
+    @property
+    def num_events(self) -> int:
+        """Events so far; the first one comes with the end of the prompt."""
+        return len(self.steps)
 
     @property
     def num_accepted(self) -> int:

@@ -407,7 +407,7 @@ def test_results_of_an_aborted_sequence_are_dropped():
 
 
 def test_late_results_are_dropped():
-    """C19: an output that arrives after a newer plan, a preemption or a resume changes nothing."""
+    """An output that arrives after a newer plan, a preemption or a resume changes nothing."""
     scheduler, _ = make(num_blocks=6)
     start(scheduler, submit("a", 7, max_tokens=16), submit("b", 7, max_tokens=16))
     late = scheduler.plan([])

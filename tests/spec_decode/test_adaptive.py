@@ -153,7 +153,6 @@ def test_sequences_are_judged_one_by_one():
 
 
 def test_replicas_that_see_the_same_events_draft_the_same():
-    """C15."""
     source = random.Random(3)
     tokens = [source.randrange(3) for _ in range(40)]
     replicas = [AdaptiveProposer(NgramProposer(5, min_ngram_size=1)) for _ in range(2)]

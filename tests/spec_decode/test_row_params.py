@@ -79,7 +79,7 @@ def test_counts_are_those_of_the_history():
 
 
 def test_rejected_drafts_leave_no_trace_in_counts():
-    """C01, C02: after every step the counts are the histogram of what was emitted."""
+    """After every step the counts are the histogram of what was emitted."""
     rows = builder()
     prompt, output = (1, 2, 3), [4]
     for step in range(40):
@@ -117,7 +117,7 @@ def biases(row, params):
 
 
 def test_min_tokens_masks_by_output_index():
-    """C03: EOS and stop ids are barred for output indices below min_tokens, on draft rows too."""
+    """EOS and stop ids are barred for output indices below min_tokens, on draft rows too."""
     params = SamplingParams(max_tokens=50, seed=1, min_tokens=4, stop_token_ids=(11,))
     rows = builder().build([decoding((1,), (2, 3), draft=(4, 5, 6), params=params)])
     assert [set(biases(row, rows)) for row in range(4)] == [{0, 11}, {0, 11}, set(), set()]

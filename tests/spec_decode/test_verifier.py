@@ -33,7 +33,7 @@ def verify(sequence, logits, **options):
     [
         ([1, 2, 3, 4], (1, 2, 3, 4), (0, 1, 2)),  # all accepted, and the bonus
         ([1, 2, 9, 4], (1, 2, 9), (0, 1)),  # the recovered token, at the third
-        ([9, 2, 3, 4], (9,), ()),  # C08: draft[0] is verified like any other
+        ([9, 2, 3, 4], (9,), ()),  # draft[0] is verified like any other
         ([1, 1, 3, 4], (1, 1), (0,)),  # agreeing again later does not count
     ],
 )
@@ -79,7 +79,7 @@ def test_sequences_of_a_batch_do_not_mix():
     ],
 )
 def test_what_follows_the_first_stop_leaves_no_trace(params, tokens, kept, drafted, finish, reason):
-    """C09, C10, C12: a stop inside an accepted run."""
+    """A stop inside an accepted run: by EOS, id, string or length."""
     values = replace(GREEDY, logprobs=0, **params)
     sequence = decoding((5,), (6,), draft=(1, 2, 0, 4), params=values)
     verdict = verify(sequence, peaked([1, 2, 0, 4, 5], VOCAB))
@@ -96,14 +96,13 @@ def test_only_tree_nodes_up_to_the_stop_count_as_drafted():
 
 
 def test_a_rejected_eos_ends_nothing():
-    """C11."""
     verdict = verify(decoding((5,), (6,), draft=(EOS, EOS)), peaked([3, 4, 5], VOCAB))
     assert (verdict.tokens, verdict.finish) == ((3,), None)
 
 
 @pytest.mark.parametrize("min_tokens", range(1, 6))
 def test_min_tokens_on_draft_rows(min_tokens):
-    """C03: the model would end at output index 2; EOS is in the draft."""
+    """The model would end at output index 2; EOS is in the draft."""
     logits = peaked([1, EOS, EOS, EOS, EOS, EOS], VOCAB)
     logits[:, 4] = 4.0
     params = replace(GREEDY, min_tokens=min_tokens)
@@ -146,7 +145,6 @@ def test_seeded_tokens_do_not_depend_on_the_draft():
 
 
 def test_each_choice_and_each_seed_has_noise_of_its_own():
-    """C04."""
     logits = np.zeros((1, VOCAB), np.float32)
     picks = {
         (seed, choice): verify(
@@ -231,7 +229,6 @@ def log_softmax(row):
 
 
 def test_logprobs_are_raw_and_of_the_row_that_chose_the_token():
-    """C07."""
     logits = noise_logits(4, seed=2)
     params = replace(GREEDY, logprobs=3, logit_bias=((9, 100.0),))
     verdict = verify(decoding((5,), (6,), draft=(9, 9, 2), params=params), logits)
@@ -297,7 +294,7 @@ def test_a_chunk_without_logit_rows_has_no_verdict():
 
 
 def test_always_right_and_always_wrong_drafts():
-    """C08: acceptance is exactly 1 and exactly 0."""
+    """Acceptance is exactly 1 and exactly 0."""
     targets = [1, 2, 3, 4, 5]
     right = verify(decoding((5,), (6,), draft=targets[:4]), peaked(targets, VOCAB))
     assert (len(right.kept), right.num_drafted, len(right.tokens)) == (4, 4, 5)
