@@ -61,8 +61,8 @@ class SpeculativeConfig:
     )
     adaptive_draft_length: bool = option(
         True,
-        help="Shorten a sequence's drafts, down to none, while they keep missing, and probe again "
-        "from time to time.",
+        help="Shorten a sequence's drafts, down to none, while they keep missing, and lengthen "
+        "them again once they would have been right.",
     )
     disable_by_batch_size: int | None = option(
         None, minimum=1, help="Draft nothing while at least this many sequences are running."

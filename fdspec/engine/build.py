@@ -7,6 +7,7 @@ the offline `LLM` and tests.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,11 +41,13 @@ class BuiltEngine:
         engine: the engine; nothing has been published on its topic.
         ready: what to tell clients about it.
         tokenizer: of its model.
+        close: gives the KV cache's memory back; the engine must not be used any more.
     """
 
     engine: Engine
     ready: Ready
     tokenizer: Tokenizer
+    close: Callable[[], None]
 
 
 def with_local_model(config: EngineConfig) -> EngineConfig:
@@ -127,7 +130,7 @@ def _assemble(
         verifier=_build_verifier(config, tokenizer, model),
         monitor=EngineMonitor(scheduler, pool),
     )
-    return BuiltEngine(engine, _describe(config, size, model), tokenizer)
+    return BuiltEngine(engine, _describe(config, size, model), tokenizer, runner.close)
 
 
 def _pool_size(config: EngineConfig, model: LlamaFamilyModel) -> PoolSize:

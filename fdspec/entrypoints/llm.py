@@ -57,7 +57,8 @@ class LLM:
         outputs = llm.generate(["Once upon a time"], SamplingParams(max_tokens=50))
         print(outputs[0].outputs[0].text)
 
-    Not safe to use from several threads at once.
+    Not safe to use from several threads at once. `close` it, or use it in a `with` statement, to
+    free its memory before the process ends.
 
     Attributes:
         model: path of the model on this machine.
@@ -94,6 +95,7 @@ class LLM:
         self._topic = InProcessTopic()
         built = build_engine(settings, self._topic)
         self._engine = built.engine
+        self._close = built.close
         self._ready = built.ready
         self._max_logprobs = settings.model.max_logprobs
         self._seeds = (
@@ -177,6 +179,16 @@ class LLM:
             submits.append(self._submit(f"messages[{index}]", token_ids, params))
             texts.append(text)
         return self._run(submits, texts, use_tqdm)
+
+    def close(self) -> None:
+        """Give the KV cache's memory back; the LLM must not be used any more."""
+        self._close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _submit(self, name: str, token_ids: Sequence[int], params: SamplingParams) -> Submit:
         """A command with everything resolved, or InvalidParameter naming the prompt."""

@@ -2,6 +2,7 @@
 """The offline LLM on the demo model: lists in, lists out, good errors, nothing left behind."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,13 +17,16 @@ PROMPTS = ["The seven days of the week are Monday,", "Once upon a time", "ha ha 
 
 @pytest.fixture(scope="module")
 def llm(smollm2_path):
-    return LLM(
+    with LLM(
         model=smollm2_path,
         speculative_config={"method": "ngram", "num_speculative_tokens": 5},
         max_model_len=2048,
         num_gpu_blocks_override=40,
         max_num_seqs=4,
-    )
+    ) as llm:
+        yield llm
+    runner: Any = llm._engine.runner
+    assert runner.cache.file_descriptor == -1
 
 
 @pytest.fixture(autouse=True)
