@@ -49,6 +49,7 @@ model: .venv/.demo ## bring the demo model into models/
 	@[[ -f $(MODEL) ]] || $(BIN)/python -m scripts.fetch_model
 
 build: .venv/.demo ## compile the kernels
+	@compgen -G 'fdspec/ops/_core*.so' >/dev/null || echo 'compiling the kernels; this takes some minutes once'
 	@$(BIN)/python -m fdspec.ops.build
 
 clean: ## remove what was built; keeps .venv and models
