@@ -48,7 +48,7 @@ class ForeignKey:
 
     Attributes:
         to: own key of the same meaning; empty if there is none.
-        honoured: values that say what fdspec does anyway; accepted in silence.
+        honoured: values that say what fdspec does anyway; accepted in silence, and so is null.
         reason: for other values: why they have no effect here, or why they are refused.
         refused: True if leaving the key out would change results.
         rewrite: turns the value into the own key's value (None: the key has no effect);
@@ -323,7 +323,7 @@ def _model_as_method(value: object) -> object:
 
 
 def _not(value: object) -> object:
-    return not value
+    return not value if isinstance(value, bool) else value
 
 
 def _load_format(value: object) -> object:
@@ -337,11 +337,11 @@ def _same(
 
 
 def _warn(reason: str, *honoured: object) -> ForeignKey:
-    return ForeignKey(honoured=(None, *honoured), reason=reason)
+    return ForeignKey(honoured=honoured, reason=reason)
 
 
 def _refuse(reason: str, *honoured: object) -> ForeignKey:
-    return ForeignKey(honoured=(None, *honoured), reason=reason, refused=True)
+    return ForeignKey(honoured=honoured, reason=reason, refused=True)
 
 
 def _each(names: str, key: ForeignKey) -> dict[str, ForeignKey]:

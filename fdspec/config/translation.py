@@ -53,6 +53,8 @@ def translate(setting: Setting) -> Translation:
         if key.rewrite is not None:
             renamed = renamed.with_value(key.rewrite(value))
         return Translation(_own_value(renamed))
+    if value is None:
+        return Translation(None)
     if any(value == known and type(value) is type(known) for known in key.honoured):
         return Translation(None)
     if key.refused:

@@ -48,6 +48,7 @@ def loads(argv) -> LoadedConfig | None:
 
 @RELAXED
 @given(st.dictionaries(KEYS, VALUES, max_size=5))
+@example({"enforce_eager": None})
 def test_yaml_files_of_known_keys(tmp_path, content):
     path = tmp_path / "f.yaml"
     path.write_text(yaml.safe_dump({"model": "m", **content}, allow_unicode=True), "utf-8")
@@ -56,7 +57,7 @@ def test_yaml_files_of_known_keys(tmp_path, content):
         printed = tmp_path / "printed.yaml"
         printed.write_text(render_config(loaded.config, loaded.origins), "utf-8")
         again = load_config(["--config", str(printed)])
-        assert again.warnings == () or again.config.speculative is not None
+        assert set(again.warnings) <= set(loaded.warnings)
         if not loaded.config.server.api_key:
             assert again.config == loaded.config
 
