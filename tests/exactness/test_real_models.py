@@ -21,7 +21,7 @@ from tests.models.oracle import make_tiny
 
 # 9 blocks of 16 tokens hold little more than the longest request (130 tokens).
 SETTINGS = [Setting(*values) for values in itertools.product((1, 7, 16), (16, 64, 256), (9, 200))]
-MIN_TOKENS = 400
+MIN_TOKENS = 250
 TINY = {"llama": "wint4_g32", "qwen2": "wint8", "qwen3": "none"}
 WORLDS = ["smollm2", *TINY]
 DRAFTERS = sorted(all_drafters({}, 100, eos_id=2, stop_id=7, length=1))
@@ -36,7 +36,7 @@ def worlds(smollm2_path, tmp_path_factory):
         if name not in built:
             if name == "smollm2":
                 params = sampling_cases(
-                    max_tokens=32, stop_ids=(284, 198), stop=(" the", "\n\n"), ids=range(260, 272)
+                    max_tokens=16, stop_ids=(284, 198), stop=(" the", "\n\n"), ids=range(260, 272)
                 )
                 built[name] = real_world(smollm2_path, params)
             else:
