@@ -74,7 +74,10 @@ class Tokenizer:
             InvalidParameter: the text cannot be written as UTF-8.
         """
         try:
-            encoding = self._backend.encode(text, add_special_tokens=add_special_tokens)
+            # The batch call lets other threads run meanwhile; the single one holds the GIL.
+            (encoding,) = self._backend.encode_batch_fast(
+                [text], add_special_tokens=add_special_tokens
+            )
         # What the library raises for a string that has no UTF-8 form depends on its version.
         except (UnicodeEncodeError, TypeError) as error:
             raise InvalidParameter(

@@ -203,6 +203,20 @@ def test_numbers_of_a_too_long_request(http):
     assert response.status_code == 200
 
 
+@pytest.mark.parametrize("field", ["prompt", "messages"])
+def test_a_huge_text_is_not_even_tokenised(http, monkeypatch, field):
+    def encode(*_, **__):
+        raise AssertionError("tokenised")
+
+    monkeypatch.setattr("fdspec.tokenizer.Tokenizer.encode", encode)
+    text = "hello " * 1_000_000
+    value = text if field == "prompt" else [{"role": "user", "content": text}]
+    response = http.post(COMPLETIONS if field == "prompt" else CHAT, json={field: value})
+    error = check_error(response)
+    assert (error["code"], error["param"]) == ("context_length_exceeded", field)
+    assert "512" in error["message"]
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [

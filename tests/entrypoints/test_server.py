@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -130,6 +131,25 @@ def test_running_requests_get_time_to_finish(tmp_path):
         assert process.end() == 0
     assert done == "[DONE]"
     assert joined_text(events) == "ab" * 50
+
+
+@pytest.mark.parametrize("how", ["time is up", "second signal"])
+def test_a_whole_answer_that_takes_too_long_is_a_plain_error(tmp_path, how):
+    drain_s = 0 if how == "time is up" else 600
+    with running(tmp_path, "echo", f"timeout_graceful_shutdown={drain_s}") as process:
+        body = {**ENDLESS, "stream": False}
+        with process.http() as http, ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(http.post, "/v1/completions", json=body)
+            wait_until(lambda: http.get("/load").json()["server_load"] == 1)
+            process.send(signal.SIGTERM)
+            if how == "second signal":
+                process.wait_for("stopping: 1 running requests get 600 s")
+                process.send(signal.SIGTERM)
+            response = answer.result()
+        assert process.end() == 0
+    assert response.status_code == 503
+    assert response.json()["error"]["code"] == "shutting_down"
+    assert "Traceback" not in process.log
 
 
 @pytest.mark.parametrize("how", ["time is up", "second signal"])

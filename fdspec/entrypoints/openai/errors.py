@@ -116,6 +116,7 @@ def install_error_handlers(app: FastAPI) -> None:
         ApiError,
         InvalidParameter,
         EngineDead,
+        ShuttingDown,
         HTTPException,
         ClientDisconnect,
         Exception,

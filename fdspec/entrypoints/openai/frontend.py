@@ -76,6 +76,7 @@ class Frontend:
             vocab_size=ready.vocab_size,
             max_model_len=ready.max_model_len,
             max_cached_tokens=ready.num_blocks * ready.block_size,
+            max_prompt_bytes=ready.max_model_len * max(map(len, tokenizer.token_bytes(False))),
             max_logprobs=options.max_logprobs,
             num_speculative_tokens=ready.num_speculative_tokens,
         )

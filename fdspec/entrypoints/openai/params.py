@@ -32,6 +32,7 @@ class Limits:
         vocab_size: ids 0..vocab_size - 1 exist.
         max_model_len: most tokens of a sequence, prompt and output together.
         max_cached_tokens: tokens that the whole KV cache holds.
+        max_prompt_bytes: a longer text has more tokens than fit, whatever it says.
         max_logprobs: most logprobs for a token; -1 is vocab_size.
         num_speculative_tokens: the server's draft length; 0 when speculation is off.
     """
@@ -39,6 +40,7 @@ class Limits:
     vocab_size: int
     max_model_len: int
     max_cached_tokens: int
+    max_prompt_bytes: int
     max_logprobs: int
     num_speculative_tokens: int
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from fdspec.core import CheckpointError, InvalidParameter
 from fdspec.entrypoints.openai.errors import bad_request
-from fdspec.entrypoints.openai.params import check_token_ids
+from fdspec.entrypoints.openai.params import Limits, check_token_ids
 from fdspec.entrypoints.openai.protocol import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -46,7 +46,7 @@ class Prompt:
 
 
 async def completion_prompts(
-    request: CompletionRequest, tokenizer: Tokenizer, vocab_size: int
+    request: CompletionRequest, tokenizer: Tokenizer, limits: Limits
 ) -> list[Prompt]:
     """The prompts of a completion request, at least one.
 
@@ -56,7 +56,7 @@ async def completion_prompts(
     if request.prompt_token_ids is not None:
         if request.prompt:
             raise bad_request("prompt_token_ids", "give prompt or prompt_token_ids, not both")
-        return [_from_ids("prompt_token_ids", request.prompt_token_ids, vocab_size)]
+        return [_from_ids("prompt_token_ids", request.prompt_token_ids, limits.vocab_size)]
     prompt = request.prompt
     if prompt is None:
         raise bad_request("prompt", "prompt is required", code="missing_required_parameter")
@@ -64,11 +64,11 @@ async def completion_prompts(
     if not entries:
         raise bad_request("prompt", "prompt must not be empty")
     if all(isinstance(entry, int) for entry in entries):
-        return [_from_ids("prompt", entries, vocab_size)]
+        return [_from_ids("prompt", entries, limits.vocab_size)]
     if len(entries) > MAX_PROMPTS:
         raise bad_request("prompt", f"at most {MAX_PROMPTS} prompts, got {len(entries)}")
     if all(isinstance(entry, list) for entry in entries):
-        return [_from_ids("prompt", entry, vocab_size) for entry in entries]
+        return [_from_ids("prompt", entry, limits.vocab_size) for entry in entries]
     if not all(isinstance(entry, str) for entry in entries):
         raise bad_request(
             "prompt",
@@ -77,12 +77,13 @@ async def completion_prompts(
             code="invalid_type",
         )
     return [
-        await _from_text("prompt", text, tokenizer, request.add_special_tokens) for text in entries
+        await _from_text("prompt", text, tokenizer, limits, request.add_special_tokens)
+        for text in entries
     ]
 
 
 async def chat_prompt(
-    request: ChatCompletionRequest, tokenizer: Tokenizer, vocab_size: int, *, trust_template: bool
+    request: ChatCompletionRequest, tokenizer: Tokenizer, limits: Limits, *, trust_template: bool
 ) -> Prompt:
     """The prompt of a chat request.
 
@@ -92,9 +93,9 @@ async def chat_prompt(
     if request.prompt_token_ids is not None:
         if request.messages:
             raise bad_request("prompt_token_ids", "give messages or prompt_token_ids, not both")
-        return _from_ids("prompt_token_ids", request.prompt_token_ids, vocab_size)
+        return _from_ids("prompt_token_ids", request.prompt_token_ids, limits.vocab_size)
     text = render_messages(request.messages, request, tokenizer, trust_template=trust_template)
-    return await _from_text("messages", text, tokenizer, request.add_special_tokens)
+    return await _from_text("messages", text, tokenizer, limits, request.add_special_tokens)
 
 
 def render_messages(
@@ -202,10 +203,18 @@ def _from_ids(param: str, token_ids: Sequence[int], vocab_size: int) -> Prompt:
 
 
 async def _from_text(
-    param: str, text: str, tokenizer: Tokenizer, add_special_tokens: bool
+    param: str, text: str, tokenizer: Tokenizer, limits: Limits, add_special_tokens: bool
 ) -> Prompt:
     if not text:
         raise bad_request(param, f"{param} must not be empty")
+    # Characters are at most bytes, and counting them costs nothing.
+    if len(text) > limits.max_prompt_bytes:
+        raise bad_request(
+            param,
+            f"the prompt has {len(text)} characters, which is more than the {limits.max_model_len} "
+            "tokens of this model's context can hold; shorten the prompt",
+            code="context_length_exceeded",
+        )
     token_ids = await encode(text, tokenizer, add_special_tokens=add_special_tokens)
     if not token_ids:
         raise bad_request(param, f"{param} has no tokens")

@@ -55,7 +55,7 @@ def _add_generation(router: APIRouter, frontend: Frontend) -> None:
         prompt = await chat_prompt(
             body,
             frontend.tokenizer,
-            frontend.limits.vocab_size,
+            frontend.limits,
             trust_template=frontend.options.trust_request_chat_template,
         )
         form = ChatForm(body, frontend.token_names, speculates=frontend.speculates)
@@ -66,7 +66,7 @@ def _add_generation(router: APIRouter, frontend: Frontend) -> None:
         """Continue texts."""
         body = await read_body(request, CompletionRequest)
         frontend.check_model(body.model)
-        prompts = await completion_prompts(body, frontend.tokenizer, frontend.limits.vocab_size)
+        prompts = await completion_prompts(body, frontend.tokenizer, frontend.limits)
         form = CompletionForm(
             body, frontend.token_names, frontend.tokenizer, speculates=frontend.speculates
         )
