@@ -52,6 +52,8 @@ X86_ISA_FLAGS = {
         *("-Wno-uninitialized", "-Wno-maybe-uninitialized"),
     ),
 }
+# Flags of x.amx.cc files, on top of those of avx512.
+X86_TILE_FLAGS = ("-mamx-tile", "-mamx-int8", "-mamx-bf16", "-mavx512bf16")
 
 
 class BuildError(RuntimeError):
@@ -141,6 +143,10 @@ def core_units(build_dir: Path) -> list[CompileUnit]:
             for isa, flags in isa_flags().items():
                 path = build_dir / f"{stem}.{isa}.o"
                 units.append(CompileUnit(source, path, (*flags, f"-DFDSPEC_ISA={isa}")))
+        elif source.name.endswith(".amx.cc"):
+            if base := isa_flags().get("avx512"):
+                flags = (*base, *X86_TILE_FLAGS, "-DFDSPEC_ISA=avx512")
+                units.append(CompileUnit(source, build_dir / f"{stem}.o", flags))
         else:
             flags = _module_flags() if relative == MODULE_SOURCE else ()
             units.append(CompileUnit(source, build_dir / f"{stem}.o", flags))

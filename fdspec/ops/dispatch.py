@@ -18,7 +18,7 @@ ISA_VARIABLE = "FDSPEC_ISA"
 def kernels() -> ModuleType:
     """Returns the extension module with the CPU kernels.
 
-    The environment variable FDSPEC_ISA (portable, avx2 or avx512) sets the instruction set level
+    The environment variable FDSPEC_ISA (portable, avx2, avx512 or amx) sets the instruction set level
     to start with.
 
     Raises:
@@ -61,7 +61,7 @@ def set_num_threads(count: int) -> None:
 
 
 def isa() -> str:
-    """Returns the instruction set level in use: "portable", "avx2" or "avx512"."""
+    """Returns the instruction set level in use: "portable", "avx2", "avx512" or "amx"."""
     return kernels().isa()
 
 

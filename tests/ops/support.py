@@ -14,7 +14,7 @@ import numpy as np
 
 from fdspec import ops
 
-ISAS = ("portable", "avx2", "avx512")
+ISAS = ("portable", "avx2", "avx512", "amx")
 HAS_PADDLE = importlib.util.find_spec("paddle") is not None
 KERNEL_BACKENDS = (*ops.supported_isas(), *(["paddle"] if HAS_PADDLE else []))
 BACKENDS = ("reference", *KERNEL_BACKENDS)

@@ -39,7 +39,7 @@ void set_isa_by_name(const std::string& name) {
     }
     return set_isa(isa);
   }
-  throw py::value_error("unknown isa \"" + name + "\"; allowed: portable, avx2, avx512");
+  throw py::value_error("unknown isa \"" + name + "\"; allowed: portable, avx2, avx512, amx");
 }
 
 }  // namespace

@@ -15,16 +15,18 @@
 namespace fdspec {
 
 // All levels give the same bits; they differ in speed only.
-enum class Isa : int { kPortable = 0, kAvx2 = 1, kAvx512 = 2 };
-inline constexpr int kNumIsas = 3;
+// kAmx is kAvx512 with tile products in the kernels that have them (dispatch.h).
+enum class Isa : int { kPortable = 0, kAvx2 = 1, kAvx512 = 2, kAmx = 3 };
+inline constexpr int kNumIsas = 4;
 
-// "portable", "avx2" or "avx512".
+// "portable", "avx2", "avx512" or "amx".
 FDSPEC_EXPORT const char* isa_name(Isa isa);
 
 // What the level needs of the processor, for messages.
 FDSPEC_EXPORT const char* isa_requirements(Isa isa);
 
-// True if this build has kernels of that level and the processor can run them.
+// True if this build has kernels of that level and the processor can run them. Asking for kAmx
+// makes Linux give the process the right to use tiles.
 FDSPEC_EXPORT bool isa_supported(Isa isa);
 
 // The level in use; the best supported one until set_isa() is called.
