@@ -18,8 +18,8 @@ ISA_VARIABLE = "FDSPEC_ISA"
 def kernels() -> ModuleType:
     """Returns the extension module with the CPU kernels.
 
-    The environment variable FDSPEC_ISA (portable, avx2, avx512 or amx) sets the instruction set level
-    to start with.
+    The environment variable FDSPEC_ISA (portable, avx2, avx512 or amx) sets the instruction set
+    level to start with.
 
     Raises:
         ImportError: the module has not been built; the message says how to.
