@@ -1,25 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "attention/paged_cache.h"
-#include "common/vec.h"
+#include "attention/append_entry.h"
 
 namespace fdspec {
 namespace FDSPEC_ISA {
-namespace {
-
-FDSPEC_INLINE void write_entry(const float* source, int dim, bool as_bf16, void* cache,
-                               int64_t offset) {
-  if (!as_bf16) {
-    std::memcpy(static_cast<float*>(cache) + offset, source,
-                sizeof(float) * static_cast<size_t>(dim));
-    return;
-  }
-  uint16_t* target = static_cast<uint16_t*>(cache) + offset;
-  int i = 0;
-  for (; i + kLanes <= dim; i += kLanes) F16::load(source + i).store_bf16(target + i);
-  if (i < dim) F16::load_partial(source + i, dim - i).store_bf16_partial(target + i, dim - i);
-}
-
-}  // namespace
 
 void append_paged_kv(const AppendArgs& args, Slice slice) {
   const PagedCache& cache = args.cache;

@@ -4,9 +4,8 @@
 #include <string>
 
 namespace fdspec {
-namespace {
 
-PagedCache cache_of(const ArrayView& key_cache, const ArrayView& value_cache, bool writes) {
+PagedCache paged_cache(const ArrayView& key_cache, const ArrayView& value_cache, bool writes) {
   key_cache.expect_dtype({DType::kFloat32, DType::kBFloat16}).expect_ndim(4);
   value_cache.expect_dtype({key_cache.dtype()})
       .expect_shape({key_cache.size(0), key_cache.size(1), key_cache.size(2), key_cache.size(3)});
@@ -35,6 +34,8 @@ void expect_slots(const char* name, const int64_t* slots, int64_t count, int64_t
   }
 }
 
+namespace {
+
 // Every slot that the rows need must have a block in the table.
 void expect_blocks(const AttentionArgs& args) {
   const int block_size = args.cache.block_size;
@@ -61,10 +62,16 @@ void expect_blocks(const AttentionArgs& args) {
 
 }  // namespace
 
+void expect_attention_rows(const AttentionArgs& args) {
+  const std::string mistake = check_attention_rows(args.rows);
+  if (!mistake.empty()) throw ArgumentError(mistake);
+  expect_blocks(args);
+}
+
 AppendArgs append_args(const ArrayView& key, const ArrayView& value, const ArrayView& key_cache,
                        const ArrayView& value_cache, const ArrayView& slots) {
   AppendArgs args;
-  args.cache = cache_of(key_cache, value_cache, true);
+  args.cache = paged_cache(key_cache, value_cache, true);
   args.key = input<float>(key, {kAnySize, args.cache.num_kv_heads, args.cache.head_dim});
   args.rows = key.size(0);
   args.value = input<float>(value, {args.rows, args.cache.num_kv_heads, args.cache.head_dim});
@@ -76,7 +83,7 @@ AppendArgs append_args(const ArrayView& key, const ArrayView& value, const Array
 CompactArgs compact_args(const ArrayView& key_cache, const ArrayView& value_cache,
                          const ArrayView& source_slots, const ArrayView& destination_slots) {
   CompactArgs args;
-  args.cache = cache_of(key_cache, value_cache, true);
+  args.cache = paged_cache(key_cache, value_cache, true);
   args.source_slots = input<int64_t>(source_slots, {kAnySize});
   args.count = source_slots.size(0);
   args.destination_slots = input<int64_t>(destination_slots, {args.count});
@@ -90,7 +97,7 @@ AttentionArgs attention_args(const ArrayView& query, const ArrayView& key_cache,
                              const ArrayView& row_splits, const ArrayView& context_lens,
                              const ArrayView& parents, float scale) {
   AttentionArgs args;
-  args.cache = cache_of(key_cache, value_cache, false);
+  args.cache = paged_cache(key_cache, value_cache, false);
   const int kv_heads = args.cache.num_kv_heads, head_dim = args.cache.head_dim;
   args.query = input<float>(query, {kAnySize, kAnySize, head_dim});
   const int64_t rows = query.size(0), heads = query.size(1);
@@ -113,9 +120,7 @@ AttentionArgs attention_args(const ArrayView& query, const ArrayView& key_cache,
   args.out = nullptr;
   args.plan = nullptr;
   args.workspace = nullptr;
-  const std::string mistake = check_attention_rows(args.rows);
-  if (!mistake.empty()) throw ArgumentError(mistake);
-  expect_blocks(args);
+  expect_attention_rows(args);
   return args;
 }
 

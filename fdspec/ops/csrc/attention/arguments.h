@@ -9,6 +9,17 @@
 
 namespace fdspec {
 
+// Keys and values of one layer, [num_blocks, num_kv_heads, block_size, head_dim] each.
+FDSPEC_EXPORT PagedCache paged_cache(const ArrayView& key_cache, const ArrayView& value_cache,
+                                     bool writes);
+
+// Each slot must be `lowest` or higher and inside the cache.
+FDSPEC_EXPORT void expect_slots(const char* name, const int64_t* slots, int64_t count,
+                                int64_t lowest, const PagedCache& cache);
+
+// The rows must describe sequences, and the block table must hold a block for each slot of theirs.
+FDSPEC_EXPORT void expect_attention_rows(const AttentionArgs& args);
+
 FDSPEC_EXPORT AppendArgs append_args(const ArrayView& key, const ArrayView& value,
                                      const ArrayView& key_cache, const ArrayView& value_cache,
                                      const ArrayView& slots);

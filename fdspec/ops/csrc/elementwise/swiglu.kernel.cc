@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "elementwise/swiglu.h"
 
-#include "common/vec.h"
+#include "elementwise/swiglu_row.h"
 
 namespace fdspec {
 namespace FDSPEC_ISA {
@@ -13,11 +13,7 @@ void swiglu(const SwigluArgs& args, Slice slice) {
   for (int64_t vector = vectors.begin; vector < vectors.end; ++vector) {
     const int64_t row = vector / vectors_per_row;
     const int64_t i = vector % vectors_per_row * kLanes;
-    const int count = static_cast<int>(min_of<int64_t>(kLanes, args.dim - i));
-    const float* gate = args.gate_up + row * 2 * args.dim + i;
-    const F16 value = silu(F16::load_partial(gate, count));
-    (value * F16::load_partial(gate + args.dim, count))
-        .store_partial(args.out + row * args.dim + i, count);
+    gate_vector(args.gate_up + row * 2 * args.dim, args.dim, i, args.out + row * args.dim);
   }
 }
 
