@@ -79,7 +79,11 @@ def test_kernels_are_compiled_for_every_level_and_the_rest_once(tmp_path: Path) 
         levels = {unit.flags[-1] for unit in units if unit.source == source}
         assert levels == {f"-DFDSPEC_ISA={isa}" for isa in build.isa_flags()}
     others = [unit for unit in units if unit.source not in kernels]
-    assert [unit.source.name for unit in others if unit.flags] == ["module.cc"]
+    tiles = [unit for unit in others if unit.source.name.endswith(".amx.cc")]
+    assert all(set(build.X86_TILE_FLAGS) < set(unit.flags) for unit in tiles)
+    assert len({unit.source for unit in tiles}) == len(tiles)
+    rest = [unit for unit in others if unit not in tiles]
+    assert [unit.source.name for unit in rest if unit.flags] == ["module.cc"]
     assert not any("paddle" in unit.source.parts for unit in units)
     assert not any("-march=native" in flag for unit in units for flag in unit.flags)
 
