@@ -313,7 +313,8 @@ def _compile(compiler: str, unit: CompileUnit, include_flags: Sequence[str]) -> 
 def _own_dependencies(depends: Path) -> list[Path]:
     """Returns this project's files in a compiler's dependency file."""
     names = depends.read_text().replace("\\\n", " ").split()[1:]
-    paths = {Path(name) for name in names}
+    # Compilers and their caches may name files relative to where they ran.
+    paths = {Path(name).absolute() for name in names}
     return sorted(path for path in paths if path.is_relative_to(SOURCE_DIR))
 
 
