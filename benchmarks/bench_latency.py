@@ -11,44 +11,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
-import statistics
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
+from benchmarks.report import Spread, processor_name, write_json
 from benchmarks.workloads import chat_messages, code_messages, extractive_messages, filler_text
 from fdspec import LLM, SamplingParams
 from fdspec.entrypoints.outputs import CompletionOutput
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Median, least and greatest of repeated measurements."""
-
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: list[float]) -> Spread:
-        """Summarise at least one value."""
-        return cls(statistics.median(values), min(values), max(values))
-
-    def __str__(self) -> str:
-        return f"{self.median:8.2f}  ({self.low:.2f} .. {self.high:.2f})"
-
-
-def processor_name() -> str:
-    """Name of the CPU, as Linux tells it."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.machine()
 
 
 def timed_generate(
@@ -211,8 +185,7 @@ def main() -> None:
     }
     print_table(report)
     if arguments.output:
-        arguments.output.write_text(json.dumps(report, default=asdict, indent=2) + "\n")
-        print(f"\nwritten to {arguments.output}")
+        write_json(arguments.output, report)
 
 
 if __name__ == "__main__":

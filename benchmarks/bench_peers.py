@@ -15,7 +15,8 @@ import subprocess
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.bench_latency import Spread, measure_decode, measure_prefill
+from benchmarks.bench_latency import measure_decode, measure_prefill
+from benchmarks.report import Spread
 from fdspec import LLM
 
 

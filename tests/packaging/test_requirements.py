@@ -39,8 +39,14 @@ def unmet(requirements, pinned):
 
 def test_demo_lock_covers_the_runtime():
     extras = PROJECT["optional-dependencies"]
-    wanted = [*PROJECT["dependencies"], *extras["cpu"], *extras["bench"]]
+    wanted = [*PROJECT["dependencies"], *extras["cpu"]]
     assert unmet(wanted, pins("demo.txt")) == []
+
+
+def test_bench_lock_covers_the_benchmarks():
+    assert "-r demo.txt" in (ROOT / "requirements" / "bench.txt").read_text().splitlines()
+    wanted = PROJECT["optional-dependencies"]["bench"]
+    assert unmet(wanted, pins("demo.txt", "bench.txt")) == []
 
 
 def test_test_lock_covers_the_checks():
