@@ -20,9 +20,4 @@ def notices(config: EngineConfig) -> list[str]:
             "speculative_config.accept_policy: accept_all keeps wrong drafts: the output is not "
             "the model's; for debugging only"
         )
-    if config.graph_optimization.use_step_program:
-        lines.append(
-            "graph_optimization_config.use_step_program: has no effect: this version calls the "
-            "layers one by one"
-        )
     return lines

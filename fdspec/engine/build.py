@@ -119,6 +119,7 @@ def _assemble(
         num_blocks=size.num_blocks,
         block_size=size.block_size,
         kv_cache_dtype=config.cache.kv_cache_dtype,
+        use_step_program=config.graph_optimization.use_step_program,
     )
     pool = BlockPool(size.num_blocks, size.block_size)
     scheduler = _build_scheduler(config, pool, model)

@@ -19,7 +19,7 @@ from fdspec.layers.buffers import split_columns
 from fdspec.layers.linear import Linear
 from fdspec.layers.norm import RMSNorm
 from fdspec.layers.rotary import Rotary
-from fdspec.ops import append_paged_kv, cascade_append_attention
+from fdspec.ops import StepProgram, Value, append_paged_kv, cascade_append_attention
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,3 +125,19 @@ class Attention(nn.Layer):
             self._scale,
         )
         return output(attended, residual)
+
+    def lower(self, program: StepProgram, x: Value, residual: Value, cache: Sequence[Any]) -> Value:
+        """Add this layer to a step program, with the cache that it will read and write."""
+        cos, sin = self.rotary.tables
+        query_norm, key_norm = self.query_norm, self.key_norm
+        attended = program.attention(
+            self.qkv.lower(program, x),
+            *cache,
+            cos=cos,
+            sin=sin,
+            num_heads=self._shape[0],
+            scale=self._scale,
+            query_norm=None if query_norm is None else query_norm.parameters_of_rows,
+            key_norm=None if key_norm is None else key_norm.parameters_of_rows,
+        )
+        return self.output.lower(program, attended, residual)

@@ -8,7 +8,7 @@ from typing import Any
 from paddle import nn
 
 from fdspec.layers.buffers import as_tensor
-from fdspec.ops import PackedWeight, embedding
+from fdspec.ops import PackedWeight, StepProgram, Value, embedding
 
 
 class Embedding(nn.Layer):
@@ -31,3 +31,7 @@ class Embedding(nn.Layer):
     def forward(self, token_ids: Any) -> Any:
         """[rows] int32, each in 0 .. vocab - 1 -> [rows, dim] float32."""
         return embedding(token_ids, self._packed)
+
+    def lower(self, program: StepProgram) -> Value:
+        """Add this layer to a step program."""
+        return program.embedding(self._packed)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from paddle import nn
 
 from fdspec.layers.buffers import as_tensor
-from fdspec.ops import PackedWeight, weight_only_linear
+from fdspec.ops import PackedWeight, StepProgram, Value, weight_only_linear
 
 
 class Linear(nn.Layer):
@@ -37,3 +37,7 @@ class Linear(nn.Layer):
     def forward(self, x: Any, residual: Any | None = None) -> Any:
         """[rows, in] float32 -> [rows, out] float32; `residual` [rows, out] is added."""
         return weight_only_linear(x, self._packed, bias=self._bias, residual=residual)
+
+    def lower(self, program: StepProgram, x: Value, residual: Value | None = None) -> Value:
+        """Add this layer to a step program."""
+        return program.linear(x, self._packed, bias=self._bias, residual=residual)

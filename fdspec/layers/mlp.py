@@ -8,7 +8,7 @@ from typing import Any
 from paddle import nn
 
 from fdspec.layers.linear import Linear
-from fdspec.ops import swiglu
+from fdspec.ops import StepProgram, Value, swiglu
 
 
 class SwiGLU(nn.Layer):
@@ -29,3 +29,7 @@ class SwiGLU(nn.Layer):
         """[rows, hidden] float32 -> block's result + residual, the same shape."""
         gate_up, down = self._steps
         return down(swiglu(gate_up(x)), residual)
+
+    def lower(self, program: StepProgram, x: Value, residual: Value) -> Value:
+        """Add this layer to a step program."""
+        return self.down.lower(program, program.swiglu(self.gate_up.lower(program, x)), residual)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from paddle import nn
 
 from fdspec.layers.buffers import as_tensor
-from fdspec.ops import rms_norm
+from fdspec.ops import StepProgram, Value, rms_norm
 
 
 class RMSNorm(nn.Layer):
@@ -30,3 +30,12 @@ class RMSNorm(nn.Layer):
     def forward(self, x: Any) -> Any:
         """[rows, dim] float32 -> the same."""
         return rms_norm(x, self._weight, self._epsilon)
+
+    def lower(self, program: StepProgram, x: Value) -> Value:
+        """Add this layer to a step program."""
+        return program.rms_norm(x, self._weight, self._epsilon)
+
+    @property
+    def parameters_of_rows(self) -> tuple[NDArray[np.float32], float]:
+        """Weight [dim] float32 and epsilon, for layers that apply the norm themselves."""
+        return self._weight, self._epsilon

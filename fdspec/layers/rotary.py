@@ -36,6 +36,11 @@ class Rotary(nn.Layer):
         """Positions 0 .. max_positions - 1 can be rotated."""
         return len(self._cos)
 
+    @property
+    def tables(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Cosines and sines, [max_positions, head_dim / 2] float32 each."""
+        return self._cos, self._sin
+
     def forward(self, query: Any, key: Any, positions: Any) -> tuple[Any, Any]:
         """Rotate both.
 

@@ -19,6 +19,7 @@ from fdspec.layers.linear import Linear
 from fdspec.layers.mlp import SwiGLU
 from fdspec.layers.norm import RMSNorm
 from fdspec.models.config import ModelConfig
+from fdspec.ops import StepProgram, Value
 
 
 class DecoderLayer(nn.Layer):
@@ -50,6 +51,12 @@ class DecoderLayer(nn.Layer):
         input_norm, attention, post_attention_norm, mlp = self._steps
         hidden = attention(input_norm(hidden), hidden, positions, metadata, cache)
         return mlp(post_attention_norm(hidden), hidden)
+
+    def lower(self, program: StepProgram, hidden: Value, cache: Sequence[Any]) -> Value:
+        """Add this layer to a step program."""
+        normalized = self.input_norm.lower(program, hidden)
+        hidden = self.attention.lower(program, normalized, hidden, cache)
+        return self.mlp.lower(program, self.post_attention_norm.lower(program, hidden), hidden)
 
 
 class LlamaFamilyModel(nn.Layer):
@@ -119,3 +126,18 @@ class LlamaFamilyModel(nn.Layer):
     def compute_logits(self, hidden: Any) -> Any:
         """[rows, hidden] float32 from `forward` -> [rows, vocab] float32."""
         return self._ends[2](hidden)
+
+    def lower(self, caches: Sequence[Sequence[Any]]) -> StepProgram:
+        """A step program of the whole model: token ids to the logits of selected rows.
+
+        Args:
+            caches: keys and values for each layer, which the program will read and write.
+        """
+        program = StepProgram()
+        hidden = self.embedding.lower(program)
+        for layer, cache in zip(self.layers, caches, strict=True):
+            hidden = layer.lower(program, hidden, cache)
+        selected = self.norm.lower(program, program.select(hidden))
+        self.output.lower(program, selected)
+        program.finish()
+        return program

@@ -25,6 +25,7 @@ from fdspec.ops.rope import rope
 from fdspec.ops.row_logprobs import row_logprobs
 from fdspec.ops.row_params import RowParams
 from fdspec.ops.sample_rows import processed_probabilities, sample_rows
+from fdspec.ops.step_program import StepProgram, Value
 from fdspec.ops.swiglu import swiglu
 from fdspec.ops.verify import Verification, verify_chain, verify_tree
 from fdspec.ops.weight_only_linear import weight_only_linear
@@ -33,6 +34,8 @@ from fdspec.ops.weights import PackedWeight, WeightFormat
 __all__ = [
     "PackedWeight",
     "RowParams",
+    "StepProgram",
+    "Value",
     "Verification",
     "WeightFormat",
     "append_paged_kv",

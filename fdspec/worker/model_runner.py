@@ -49,6 +49,8 @@ class ModelRunner:
         num_blocks: blocks of the KV cache.
         block_size: tokens in a block.
         kv_cache_dtype: "bfloat16" or "float32".
+        use_step_program: run a step in one call; False calls the layers one by one, with the same
+            results.
     """
 
     def __init__(
@@ -58,12 +60,15 @@ class ModelRunner:
         num_blocks: int,
         block_size: int = 64,
         kv_cache_dtype: str = "bfloat16",
+        use_step_program: bool = True,
     ) -> None:
         layout = kv_cache_layout(model.config, block_size=block_size, dtype=kv_cache_dtype)
         self._model = model
         self._cache = KVCache(layout, num_blocks)
         self._block_size = block_size
         self._vocab_size = model.config.vocab_size
+        self._program = model.lower(self._cache.layers) if use_step_program else None
+        self._logits = np.empty((0, self._vocab_size), dtype=np.float32)
 
     @property
     def model(self) -> LlamaFamilyModel:
@@ -79,10 +84,12 @@ class ModelRunner:
         """Compute the plan's rows; writes their KV into the cache.
 
         Returns:
-            Logits of the rows that need them; the array is this step's own.
+            Logits of the rows that need them, valid until the next call.
         """
         batch = build_batch(plan, block_size=self._block_size, vocab_size=self._vocab_size)
-        return ModelOutput(self._logits(batch), batch.logit_splits)
+        compute = self._run_layers if self._program is None else self._run_program
+        logits = compute(batch) if len(batch.token_ids) else self._logits[:0]
+        return ModelOutput(logits, batch.logit_splits)
 
     def commit(self, plan: StepPlan, verdicts: Sequence[Verdict]) -> None:
         """Move the KV of accepted tree rows to the slots of their positions."""
@@ -102,11 +109,30 @@ class ModelRunner:
 
     def close(self) -> None:
         """Give the cache's memory back; the runner must not be used any more."""
+        self._program = None
         self._cache.close()
 
-    def _logits(self, batch: Batch) -> NDArray[np.float32]:
-        if not len(batch.token_ids):
-            return np.empty((0, self._vocab_size), dtype=np.float32)
+    def _run_program(self, batch: Batch) -> NDArray[np.float32]:
+        assert self._program is not None
+        num_logits = len(batch.logit_rows)
+        if num_logits > len(self._logits):
+            # Kept for the next steps: new memory would cost a page fault for every 4 KiB of it.
+            self._logits = np.empty((num_logits, self._vocab_size), dtype=np.float32)
+        logits = self._logits[:num_logits]
+        self._program.run(
+            batch.token_ids,
+            batch.positions,
+            slots=batch.slots,
+            block_table=batch.block_table,
+            row_splits=batch.row_splits,
+            context_lens=batch.context_lens,
+            parents=batch.parents,
+            selected_rows=batch.logit_rows,
+            out=logits,
+        )
+        return logits
+
+    def _run_layers(self, batch: Batch) -> NDArray[np.float32]:
         metadata = AttentionMetadata(
             slots=batch.slots,
             block_table=batch.block_table,

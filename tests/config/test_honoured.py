@@ -20,8 +20,6 @@ THROUGH = {
 }
 # Only one value is allowed, and it says what is done anyway.
 WITHOUT_CHOICE = {"logprobs_mode"}
-# The user hears that it has no effect.
-WARNED_OF = {"use_step_program"}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +38,7 @@ def test_every_key_is_read_by_somebody(attributes_read):
         option.name
         for section in sections()
         for option in section.options
-        if option.path[-1] not in WITHOUT_CHOICE | WARNED_OF
+        if option.path[-1] not in WITHOUT_CHOICE
         and THROUGH.get(option.path[-1], option.path[-1]) not in attributes_read
     ]
     assert unread == []

@@ -17,10 +17,22 @@ BLOCK_SIZE = 16
 NUM_BLOCKS = 96
 
 
-def make_runner(path, quantization: str | None = "none", dtype: str = "float32") -> ModelRunner:
+def make_runner(
+    path,
+    quantization: str | None = "none",
+    dtype: str = "float32",
+    *,
+    use_step_program: bool = True,
+) -> ModelRunner:
     """A runner over a fresh model; 512 positions are enough for every test."""
     model = load_model(path, ModelOptions(quantization=quantization, max_model_len=512))
-    return ModelRunner(model, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, kv_cache_dtype=dtype)
+    return ModelRunner(
+        model,
+        num_blocks=NUM_BLOCKS,
+        block_size=BLOCK_SIZE,
+        kv_cache_dtype=dtype,
+        use_step_program=use_step_program,
+    )
 
 
 def blocks_of(index: int, num_tokens: int) -> tuple[int, ...]:

@@ -62,6 +62,17 @@ void expect_blocks(const AttentionArgs& args) {
 
 }  // namespace
 
+void expect_heads(const AttentionShape& shape) {
+  if (shape.num_kv_heads == 0 || shape.num_heads % shape.num_kv_heads != 0) {
+    throw ArgumentError("query: " + std::to_string(shape.num_heads) +
+                        " heads are no multiple of the " + std::to_string(shape.num_kv_heads) +
+                        " heads of key_cache");
+  }
+  if (shape.head_dim % 8 != 0) {
+    throw ArgumentError("key_cache: head_dim must be a multiple of 8");
+  }
+}
+
 void expect_attention_rows(const AttentionArgs& args) {
   const std::string mistake = check_attention_rows(args.rows);
   if (!mistake.empty()) throw ArgumentError(mistake);
@@ -102,13 +113,8 @@ AttentionArgs attention_args(const ArrayView& query, const ArrayView& key_cache,
   args.query = input<float>(query, {kAnySize, kAnySize, head_dim});
   const int64_t rows = query.size(0), heads = query.size(1);
   args.shape = {static_cast<int>(heads), kv_heads, head_dim};
-  if (kv_heads == 0 || heads % kv_heads != 0) {
-    throw ArgumentError("query: " + std::to_string(heads) + " heads are no multiple of the " +
-                        std::to_string(kv_heads) + " heads of key_cache");
-  }
-  if (head_dim % 8 != 0 || args.cache.block_size == 0) {
-    throw ArgumentError("key_cache: head_dim must be a multiple of 8 and block_size positive");
-  }
+  expect_heads(args.shape);
+  if (args.cache.block_size == 0) throw ArgumentError("key_cache: block_size must be positive");
   context_lens.expect_ndim(1);
   const int64_t sequences = context_lens.size(0);
   args.block_table = input<int32_t>(block_table, {sequences, kAnySize});

@@ -17,6 +17,8 @@ FDSPEC_EXPORT PagedCache paged_cache(const ArrayView& key_cache, const ArrayView
 FDSPEC_EXPORT void expect_slots(const char* name, const int64_t* slots, int64_t count,
                                 int64_t lowest, const PagedCache& cache);
 
+FDSPEC_EXPORT void expect_heads(const AttentionShape& shape);
+
 // The rows must describe sequences, and the block table must hold a block for each slot of theirs.
 FDSPEC_EXPORT void expect_attention_rows(const AttentionArgs& args);
 

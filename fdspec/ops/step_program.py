@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""StepProgram: a model's whole forward pass as one call.
+
+Owns nothing but the order of the layers; weights, tables and caches belong to the model and its
+runner, and are kept alive. Layers add themselves with `lower`; the single ops are its reference,
+whose bits it has.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NewType
+
+from fdspec.ops.arrays import Array
+from fdspec.ops.dispatch import kernels
+from fdspec.ops.weights import PackedWeight
+
+# What a layer of a program computes: rows of floats.
+Value = NewType("Value", int)
+
+
+class StepProgram:
+    """A program under construction, then in use.
+
+    Each method adds a layer and returns its result. A step of any number of rows runs in one
+    parallel region without Python: with few rows threads share the columns of each product, with
+    many each takes tiles of rows through all layers up to the next attention.
+
+    All methods raise ValueError for a value or shape that does not fit and TypeError for an
+    argument of another kind; the message begins with the argument's name.
+    """
+
+    def __init__(self) -> None:
+        self._program: Any = kernels().StepProgram()
+
+    def embedding(self, weight: PackedWeight) -> Value:
+        """Rows `token_ids` of a [vocab, dim] matrix."""
+        return Value(self._program.embedding(weight.data, weight.layout))
+
+    def rms_norm(self, x: Value, weight: Array, epsilon: float) -> Value:
+        """As ops.rms_norm; computed by the linear layer that takes it, which must be the only one.
+
+        Args:
+            x: [rows, dim].
+            weight: [dim] float32.
+            epsilon: added to the mean square.
+        """
+        return Value(self._program.rms_norm(x, weight, epsilon))
+
+    def swiglu(self, x: Value) -> Value:
+        """As ops.swiglu of [rows, 2 * dim]; computed by the linear layer that takes it."""
+        return Value(self._program.swiglu(x))
+
+    def linear(
+        self,
+        x: Value,
+        weight: PackedWeight,
+        *,
+        bias: Array | None = None,
+        residual: Value | None = None,
+    ) -> Value:
+        """As ops.weight_only_linear.
+
+        Args:
+            x: [rows, in].
+            weight: [out, in] in any format.
+            bias: [out] float32, or None.
+            residual: [rows, out], added last, or None.
+        """
+        is_float = weight.format.float_activations
+        return Value(self._program.linear(x, weight.data, weight.layout, is_float, bias, residual))
+
+    def attention(
+        self,
+        qkv: Value,
+        key_cache: Array,
+        value_cache: Array,
+        *,
+        cos: Array,
+        sin: Array,
+        num_heads: int,
+        scale: float,
+        query_norm: tuple[Array, float] | None = None,
+        key_norm: tuple[Array, float] | None = None,
+    ) -> Value:
+        """Norm of each head, rotation, append to the cache and attention.
+
+        Args:
+            qkv: [rows, (num_heads + 2 * kv_heads) * head_dim]: queries, keys, values.
+            key_cache: [blocks, kv_heads, block_size, head_dim] float32, or bfloat16 as uint16.
+            value_cache: like key_cache.
+            cos: [positions, head_dim / 2] float32 of ops.rope.
+            sin: like cos.
+            num_heads: query heads; a multiple of kv_heads.
+            scale: factor of the scores.
+            query_norm: weight [head_dim] float32 and epsilon of a norm over each head, or None.
+            key_norm: like query_norm.
+
+        Returns:
+            [rows, num_heads * head_dim].
+        """
+        return Value(
+            self._program.attention(
+                qkv, key_cache, value_cache, cos, sin, num_heads, scale, query_norm, key_norm
+            )
+        )
+
+    def select(self, x: Value) -> Value:
+        """The rows `selected_rows`; layers after it compute those alone."""
+        return Value(self._program.select(x))
+
+    def finish(self) -> None:
+        """End the program, whose last layer is linear over selected rows."""
+        self._program.finish()
+
+    def run(
+        self,
+        token_ids: Array,
+        positions: Array,
+        *,
+        slots: Array,
+        block_table: Array,
+        row_splits: Array,
+        context_lens: Array,
+        parents: Array,
+        selected_rows: Array,
+        out: Array,
+    ) -> None:
+        """Compute a step; one at a time.
+
+        Args:
+            token_ids: [rows] int32, inside the vocabulary.
+            positions: [rows] int32, inside the tables of the rotation.
+            slots: [rows] int64, where keys and values go: block * block_size + offset.
+            block_table: [sequences, max blocks] int32.
+            row_splits: [sequences + 1] int32.
+            context_lens: [sequences] int32.
+            parents: [rows] int32; these four as in ops.cascade_append_attention.
+            selected_rows: [selected] int64, rows whose results are wanted.
+            out: [selected, width of the last layer] float32; written.
+        """
+        self._program.run(
+            token_ids,
+            positions,
+            slots,
+            block_table,
+            row_splits,
+            context_lens,
+            parents,
+            selected_rows,
+            out,
+        )
+
+    @property
+    def num_layers_appended(self) -> int:
+        """Attentions of the running step whose keys and values are all in the cache.
+
+        Other threads may read it while `run` is at work.
+        """
+        return int(self._program.num_layers_appended)

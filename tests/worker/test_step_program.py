@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The step program of a model against its layers called one by one: equal bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fdspec.core.draft import Draft
+from fdspec.core.plan import SequencePlan
+from tests.models import oracle
+from tests.models.stepping import execute, make_runner, share
+from tests.ops.support import running, settings
+
+# (family, weights, cache): tied and untied, with and without biases and head norms.
+MODELS = [
+    ("qwen3", None, "bfloat16"),
+    ("qwen3", "wint4_g32_min", "bfloat16"),
+    ("llama_tied_biased", "wint8", "bfloat16"),
+    ("qwen2", "wint4_a16", "float32"),
+    ("llama", "bfloat16", "bfloat16"),
+    ("llama", "none", "float32"),
+]
+
+
+@pytest.fixture(scope="module", params=MODELS, ids=lambda case: "-".join(map(str, case)))
+def runners(request, tmp_path_factory):
+    """(program, layers) over the same weights."""
+    family, quantization, dtype = request.param
+    folder = tmp_path_factory.mktemp("tiny")
+    oracle.make_tiny(family, folder)
+    pair = [make_runner(folder, quantization, dtype, use_step_program=use) for use in (True, False)]
+    yield pair
+    for runner in pair:
+        runner.close()
+
+
+def tokens_of(seed: int, count: int) -> list[int]:
+    return np.random.default_rng(seed).integers(0, 320, count).tolist()
+
+
+def tree() -> Draft:
+    parents = np.array([-1, -1, 0, 0, 1, 2, 2], dtype=np.int32)
+    return Draft(("1", 0), np.arange(9, 16, dtype=np.int32), parents, "test")
+
+
+def steps() -> list[list[SequencePlan]]:
+    """A prompt in chunks, a batch of many rows, single rows, a draft chain and a tree."""
+    first, second, third = tokens_of(1, 300), tokens_of(2, 60), tokens_of(3, 140)
+    return [
+        [share(0, first, 0, 5)],
+        [share(0, first, 5, 230), share(1, second, 0, 40)],
+        [share(0, first, 230, 231), share(1, second, 40, 41, draft=tree())],
+        [share(0, first, 231, 237), share(1, second, 41, 42), share(2, third, 0, 90)],
+        [share(2, third, 90, 140)],
+    ]
+
+
+@pytest.mark.parametrize(("isa", "num_threads"), settings())
+def test_bits_are_those_of_the_layers(runners, isa, num_threads):
+    program, layers = runners
+    for step in steps():
+        with running(isa, num_threads):
+            results = execute(program, *step)
+        for result, expected in zip(results, execute(layers, *step), strict=True):
+            np.testing.assert_array_equal(result, expected)
+    for mine, theirs in zip(program.cache.layers, layers.cache.layers, strict=True):
+        np.testing.assert_array_equal(mine.key, theirs.key)
+        np.testing.assert_array_equal(mine.value, theirs.value)
+
+
+def test_rows_without_logits_are_computed_all_the_same(runners):
+    program, layers = runners
+    tokens = tokens_of(4, 50)
+    for runner in runners:
+        middle = share(3, tokens, 0, 49)
+        assert execute(runner, _without_logits(middle))[0].shape == (0, 320)
+    last = share(3, tokens, 49, 50)
+    np.testing.assert_array_equal(execute(program, last)[0], execute(layers, last)[0])
+
+
+def _without_logits(plan: SequencePlan) -> SequencePlan:
+    values = {name: getattr(plan, name) for name in SequencePlan.__slots__}
+    values["params"] = type(plan.params)()
+    return SequencePlan(**{**values, "samples": False, "next_token": 7})
