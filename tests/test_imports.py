@@ -27,7 +27,7 @@ ALLOWED = {
     "tokenizer": {"core", "utils"},
     "ops": {"utils"},
     "layers": {"ops", "config", "core", "utils"},
-    "models": {"layers", "ops", "config", "core", "utils"},
+    "models": {"layers", "ops", "config", "core", "utils", "version"},
     "kv": {"core", "utils"},
     "spec_decode": {"core", "config", "ops", "models", "utils"},
     "scheduler.topic": {"core", "utils"},

@@ -48,6 +48,17 @@ class ModelConfig:
     load_choices: Literal["default", "default_v1", "dummy"] = option(
         "default_v1", help="dummy takes random weights; the others read the checkpoint."
     )
+    weight_cache_gib: float = option(
+        32.0,
+        minimum=0.0,
+        help="GiB of disk in which packed weights are kept, so that later starts map them instead "
+        "of packing the checkpoint again; models used least recently go first. 0 keeps nothing.",
+    )
+    weight_cache_folder: str | None = option(
+        None,
+        help="Where packed weights are kept. Default: $XDG_CACHE_HOME/fdspec/weights, or "
+        "~/.cache/fdspec/weights.",
+    )
     seed: int | None = option(
         None,
         minimum=0,

@@ -18,13 +18,20 @@ from fdspec.engine.engine import Engine
 from fdspec.engine.memory import PoolSize, choose_pool_size, machine_memory_bytes
 from fdspec.engine.stats import EngineMonitor
 from fdspec.kv.block_pool import BlockPool
-from fdspec.models import ModelOptions, load_model, resolve_model
+from fdspec.models import (
+    ModelOptions,
+    WeightCache,
+    load_model,
+    resolve_model,
+    user_cache_folder,
+)
 from fdspec.ops import num_threads, set_num_threads
 from fdspec.scheduler.batch import BatchScheduler
 from fdspec.scheduler.topic import EngineTopic, Ready
 from fdspec.spec_decode.registry import build_proposer
 from fdspec.spec_decode.verifier import SpeculativeVerifier
 from fdspec.tokenizer import Tokenizer, load_tokenizer
+from fdspec.utils.gguf_header import forget_gguf_headers
 from fdspec.utils.logging import get_logger
 
 if TYPE_CHECKING:
@@ -90,14 +97,24 @@ def build_engine(config: EngineConfig, topic: EngineTopic) -> BuiltEngine:
             quantization=config.model.quantization,
             max_model_len=config.model.max_model_len,
             dummy_weights=config.model.load_choices == "dummy",
+            cache=_weight_cache(config),
         ),
     )
+    forget_gguf_headers()
     if tokenizer.vocab_size > model.config.vocab_size:
         raise ConfigError(
             f"the tokenizer has {tokenizer.vocab_size} tokens, the model only "
             f"{model.config.vocab_size}; set tokenizer to the one that belongs to the model"
         )
     return _assemble(config, topic, tokenizer, model)
+
+
+def _weight_cache(config: EngineConfig) -> WeightCache | None:
+    max_bytes = int(config.model.weight_cache_gib * 2**30)
+    if max_bytes == 0:
+        return None
+    folder = config.model.weight_cache_folder
+    return WeightCache(Path(folder).expanduser() if folder else user_cache_folder(), max_bytes)
 
 
 def _assemble(

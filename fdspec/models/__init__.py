@@ -8,5 +8,14 @@ from fdspec.models.config import ModelConfig
 from fdspec.models.config_reading import read_model_config
 from fdspec.models.hub import resolve_model
 from fdspec.models.loading import ModelOptions, load_model
+from fdspec.models.weight_cache import WeightCache, user_cache_folder
 
-__all__ = ["ModelConfig", "ModelOptions", "load_model", "read_model_config", "resolve_model"]
+__all__ = [
+    "ModelConfig",
+    "ModelOptions",
+    "WeightCache",
+    "load_model",
+    "read_model_config",
+    "resolve_model",
+    "user_cache_folder",
+]

@@ -19,8 +19,9 @@ from fdspec.models.checkpoint import Checkpoint, GGUFCheckpoint
 from fdspec.models.config import ModelConfig
 from fdspec.models.decoder import DecoderLayer, LlamaFamilyModel
 from fdspec.models.family import Family
+from fdspec.models.kept_weights import WeightSource
 from fdspec.models.rope import rope_frequencies
-from fdspec.models.weights import Role, WeightLoader
+from fdspec.models.weights import Role
 
 _GGUF_ROPE_FACTORS = "rope_freqs.weight"
 # Tables of old exporters, which are computed here.
@@ -32,11 +33,11 @@ def build_model(
     family: Family,
     checkpoint: Checkpoint,
     *,
-    quantization: str | None,
+    weights: WeightSource,
     max_model_len: int,
 ) -> LlamaFamilyModel:
-    """The model with its weights; raises as `load_model` does."""
-    return _Builder(config, family, checkpoint, quantization).model(max_model_len)
+    """The model with the checkpoint's weights; raises as `load_model` does."""
+    return _Builder(config, family, checkpoint, weights).model(max_model_len)
 
 
 class _Builder:
@@ -45,14 +46,14 @@ class _Builder:
         config: ModelConfig,
         family: Family,
         checkpoint: Checkpoint,
-        quantization: str | None,
+        weights: WeightSource,
     ) -> None:
         self._config = config
         self._checkpoint = checkpoint
         is_gguf = isinstance(checkpoint, GGUFCheckpoint)
         self._names = family.gguf_names if is_gguf else family.names
         self._interleaved = is_gguf and family.gguf_interleaved_rope
-        self._weights = WeightLoader(checkpoint, quantization)
+        self._weights = weights
 
     def model(self, max_model_len: int) -> LlamaFamilyModel:
         config, names, weights = self._config, self._names, self._weights

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds a model from a checkpoint.
+"""Builds a model from a checkpoint, or from the packed weights that an earlier start kept of it.
 
 Owns the way from a path to a LlamaFamilyModel; formats are weights.py's, architectures the
 registry's. The engine calls `load_model`; nothing here runs at import.
@@ -7,15 +7,28 @@ registry's. The engine calls `load_model`; nothing here runs at import.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fdspec.models.config import ModelConfig
 from fdspec.models.config_reading import read_model_config
+from fdspec.models.content_digest import digest_of_files
+from fdspec.models.files import find_checkpoint
+from fdspec.models.packed_file import DamagedFile
 from fdspec.models.registry import family_of_architecture
+from fdspec.models.weight_cache import WeightCache
+from fdspec.ops import packed_layout_fingerprint
+from fdspec.version import __version__
 
 if TYPE_CHECKING:
     from fdspec.models.decoder import LlamaFamilyModel
+    from fdspec.models.kept_weights import WeightSource
+    from fdspec.models.weights import WeightLoader
+
+_Build = Callable[["WeightSource"], "LlamaFamilyModel"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +40,13 @@ class ModelOptions:
             bfloat16, wint8, wint4, ... (see WeightFormat).
         max_model_len: positions to make room for; None for all that the model has.
         dummy_weights: random weights; only the configuration is read.
+        cache: where packed weights are kept between starts; None packs them each time.
     """
 
     quantization: str | None = None
     max_model_len: int | None = None
     dummy_weights: bool = False
+    cache: WeightCache | None = None
 
 
 def load_model(path: str | Path, options: ModelOptions | None = None) -> LlamaFamilyModel:
@@ -39,7 +54,7 @@ def load_model(path: str | Path, options: ModelOptions | None = None) -> LlamaFa
 
     Args:
         path: model folder, .gguf file or .safetensors file.
-        options: default: as the checkpoint has it.
+        options: default: as the checkpoint has it, without a cache.
 
     Returns:
         The model, ready to run on the CPU.
@@ -52,14 +67,71 @@ def load_model(path: str | Path, options: ModelOptions | None = None) -> LlamaFa
     # These import paddle, which only processes that run models may, and gguf.
     from fdspec.models.building import build_model
     from fdspec.models.checkpoint import DummyCheckpoint, open_checkpoint
+    from fdspec.models.weights import WeightLoader
 
     options = options or ModelOptions()
     config = read_model_config(path)
+    family = family_of_architecture(config.architecture, config.source)
     max_model_len = config.resolve_max_model_len(options.max_model_len)
-    return build_model(
-        config,
-        family_of_architecture(config.architecture, config.source),
-        DummyCheckpoint() if options.dummy_weights else open_checkpoint(Path(path)),
-        quantization=options.quantization,
-        max_model_len=max_model_len,
+    checkpoint = DummyCheckpoint() if options.dummy_weights else open_checkpoint(Path(path))
+
+    def build(weights: WeightSource) -> LlamaFamilyModel:
+        return build_model(config, family, checkpoint, weights=weights, max_model_len=max_model_len)
+
+    def load() -> WeightLoader:
+        return WeightLoader(checkpoint, options.quantization)
+
+    if options.cache is None or options.dummy_weights:
+        return build(load())
+    key = _cache_key(Path(path), config, options.quantization, options.cache.folder)
+    model = _from_cache(options.cache, key, build)
+    return model or _into_cache(options.cache, key, build, load)
+
+
+def _cache_key(path: Path, config: ModelConfig, quantization: str | None, folder: Path) -> str:
+    """Everything that decides what packed weights are, as one hexadecimal digest."""
+    files = find_checkpoint(path)
+    sources = files.safetensors if files.gguf is None else (files.gguf,)
+    # The same weights in another folder are the same.
+    facts = (
+        digest_of_files(sources, folder),
+        replace(config, source=""),
+        quantization,
+        packed_layout_fingerprint(),
+        __version__,
     )
+    return hashlib.blake2b(repr(facts).encode(), digest_size=20).hexdigest()
+
+
+def _from_cache(cache: WeightCache, key: str, build: _Build) -> LlamaFamilyModel | None:
+    from fdspec.models.kept_weights import KeptWeights
+
+    file = cache.open(key)
+    if file is None:
+        return None
+    try:
+        return build(KeptWeights(file))
+    except DamagedFile as error:
+        cache.report_damage(key, error)
+        return None
+
+
+def _into_cache(
+    cache: WeightCache, key: str, build: _Build, load: Callable[[], WeightLoader]
+) -> LlamaFamilyModel:
+    from fdspec.models.kept_weights import KeepingLoader
+
+    writer = cache.create(key)
+    if writer is None:
+        return build(load())
+    try:
+        model = build(KeepingLoader(load(), writer))
+    except OSError as error:
+        cache.report_failure(error)
+        cache.discard(writer)
+        return build(load())
+    except BaseException:
+        cache.discard(writer)
+        raise
+    cache.publish(key, writer)
+    return model

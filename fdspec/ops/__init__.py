@@ -17,6 +17,7 @@ from fdspec.ops.quantize_weight import (
     concat_weights,
     dequantize_weight,
     pack_weight,
+    packed_layout_fingerprint,
     quantize_weight,
     unpack_weight,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "ngram_match",
     "num_threads",
     "pack_weight",
+    "packed_layout_fingerprint",
     "processed_probabilities",
     "quantize_weight",
     "rms_norm",

@@ -8,6 +8,7 @@ rounds.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from fdspec.ops.arrays import Array, from_numpy, to_numpy
 from fdspec.ops.dispatch import kernels
-from fdspec.ops.weights import PackedWeight, WeightFormat, packed_layout
+from fdspec.ops.weights import GROUP_SIZES, PackedWeight, WeightFormat, packed_layout
 
 _PANEL_CHANNELS = 16
 _CACHE_LINE_BYTES = 64
@@ -150,6 +151,24 @@ def concat_weights(weights: Sequence[PackedWeight]) -> PackedWeight:
         out_features=sum(weight.out_features for weight in weights),
         data=from_numpy(data, first.data),
     )
+
+
+def packed_layout_fingerprint() -> str:
+    """Returns a name for the way in which this build lays packed weights out, hexadecimal.
+
+    Bytes that were packed under one name may be used under the same name only. It is a digest of a
+    small matrix in every format, so that no change of layout or rounding can forget it.
+    """
+    # Neither size fills its last panel or group.
+    values = np.sin(np.arange(56 * 328, dtype=np.float32)).reshape(56, 328)
+    formats = [WeightFormat(32), WeightFormat(16)]
+    for group_size in GROUP_SIZES:
+        formats += [WeightFormat(bits, group_size) for bits in (8, 4)]
+        formats.append(WeightFormat(4, group_size, has_minimum=True))
+    digest = hashlib.blake2b(digest_size=16)
+    for weight_format in formats:
+        digest.update(quantize_weight(values, weight_format).data)
+    return digest.hexdigest()
 
 
 def reference_quantize_weight(
