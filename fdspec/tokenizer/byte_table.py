@@ -43,7 +43,8 @@ def read_decoder_rules(backend: tokenizers.Tokenizer, source: str) -> DecoderRul
     Raises:
         CheckpointError: the decoder is of a kind whose bytes cannot be told token by token.
     """
-    decoder = json.loads(backend.to_str())["decoder"]
+    # What the decoder pickles itself as; the whole pipeline's JSON holds the vocabulary, too.
+    decoder = None if backend.decoder is None else json.loads(backend.decoder.__getstate__())
     steps = _flatten(decoder)
     kinds = {step["type"] for step in steps}
     if "ByteLevel" in kinds:
@@ -67,9 +68,11 @@ def build_byte_table(backend: tokenizers.Tokenizer, rules: DecoderRules) -> list
     """Bytes of every id, special tokens as their text; ids without an entry are empty."""
     vocabulary: dict[str, int] = backend.get_vocab(with_added_tokens=True)
     table = [b""] * (max(vocabulary.values(), default=-1) + 1)
-    alphabet = byte_level_alphabet()
-    for entry, token in vocabulary.items():
-        table[token] = _entry_bytes(entry, rules, alphabet)
+    if rules.byte_level:
+        _spell_bytes(vocabulary, table)
+    else:
+        for entry, token in vocabulary.items():
+            table[token] = _entry_bytes(entry, rules)
     for token, added in backend.get_added_tokens_decoder().items():
         table[token] = added.content.encode("utf-8")
     return table
@@ -88,11 +91,27 @@ def byte_level_alphabet() -> dict[str, int]:
     return alphabet
 
 
-def _entry_bytes(entry: str, rules: DecoderRules, alphabet: dict[str, int]) -> bytes:
-    if rules.byte_level:
-        if all(character in alphabet for character in entry):
-            return bytes(alphabet[character] for character in entry)
-        return entry.encode("utf-8")
+def _spell_bytes(vocabulary: dict[str, int], table: list[bytes]) -> None:
+    """Fill the table with the bytes of byte-level entries, as many at a time as possible."""
+    alphabet = byte_level_alphabet()
+    to_bytes = {ord(character): byte for character, byte in alphabet.items()}
+    is_spelled = re.compile(f"[{re.escape(''.join(alphabet))}]*").fullmatch
+    spelled = []
+    for entry, token in vocabulary.items():
+        if is_spelled(entry):
+            spelled.append((entry, token))
+        else:
+            table[token] = entry.encode("utf-8")
+    # One byte for each character, so that the bytes of all entries are cut where the entries are.
+    data = "".join(entry for entry, _ in spelled).translate(to_bytes).encode("latin-1")
+    start = 0
+    for entry, token in spelled:
+        end = start + len(entry)
+        table[token] = data[start:end]
+        start = end
+
+
+def _entry_bytes(entry: str, rules: DecoderRules) -> bytes:
     if rules.byte_fallback and (match := _BYTE_TOKEN.fullmatch(entry)):
         return bytes([int(match[1], 16)])
     if rules.space_mark:

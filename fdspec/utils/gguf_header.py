@@ -8,7 +8,9 @@ but makes one numpy array for each vocabulary entry, which takes seconds in ever
 
 from __future__ import annotations
 
+import functools
 import mmap
+import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,11 +83,23 @@ class GGUFHeader:
 
 
 def read_gguf_header(path: Path) -> GGUFHeader:
-    """Read metadata and tensor entries.
+    """Read metadata and tensor entries; shared by all who ask, and not to be changed.
 
     Raises:
         CheckpointError: not a GGUF file, an unknown version, or a file that ends too early.
     """
+    facts = os.stat(path)
+    return _read(path, facts.st_size, facts.st_mtime_ns)
+
+
+def forget_gguf_headers() -> None:
+    """Free what is kept for the next who asks; a vocabulary takes some megabytes."""
+    _read.cache_clear()
+
+
+@functools.lru_cache(maxsize=1)
+def _read(path: Path, size_bytes: int, mtime_ns: int) -> GGUFHeader:
+    """The header of a file; a file that has changed is another one."""
     with path.open("rb") as file:
         if file.read(4) != _MAGIC:
             raise CheckpointError(f"{path}: not a GGUF file (it does not start with 'GGUF')")
