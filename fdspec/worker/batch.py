@@ -8,6 +8,8 @@ runner calls it once a step.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,46 +55,32 @@ def build_batch(plan: StepPlan, *, block_size: int, vocab_size: int) -> Batch:
             may guess anything, and such a guess never equals the target's token.
     """
     sequences = plan.sequences
-    num_rows = [sequence.num_rows for sequence in sequences]
-    row_splits = np.zeros(len(sequences) + 1, dtype=np.int32)
-    np.cumsum(num_rows, out=row_splits[1:])
-    total = int(row_splits[-1])
-    token_ids = np.empty(total, dtype=np.int32)
-    positions = np.empty(total, dtype=np.int32)
-    slots = np.empty(total, dtype=np.int64)
-    parents = np.empty(total, dtype=np.int32)
-    width = max((len(sequence.block_ids) for sequence in sequences), default=0)
-    block_table = np.zeros((len(sequences), width), dtype=np.int32)
-    for index, sequence in enumerate(sequences):
-        rows = slice(int(row_splits[index]), int(row_splits[index + 1]))
-        block_table[index, : len(sequence.block_ids)] = sequence.block_ids
-        token_ids[rows] = _tokens(sequence, vocab_size)
-        row_slots = np.arange(sequence.start, sequence.start + sequence.num_rows)
-        slots[rows] = (
-            block_table[index, row_slots // block_size].astype(np.int64) * block_size
-            + row_slots % block_size
-        )
-        positions[rows] = row_slots
-        parents[rows] = np.arange(-1, sequence.num_rows - 1)
-        if sequence.draft is not None and not sequence.draft.is_chain:
-            _place_tree(sequence, sequence.draft, positions[rows], parents[rows])
-    logit_rows = [
-        np.arange(start + sequence.first_logit_row, start + rows)
-        for sequence, start, rows in zip(sequences, row_splits.tolist(), num_rows, strict=False)
-    ]
-    logit_splits = np.zeros(len(sequences) + 1, dtype=np.int64)
-    np.cumsum([len(rows) for rows in logit_rows], out=logit_splits[1:])
-    return Batch(
-        token_ids=token_ids,
-        positions=positions,
+    num_sequences = len(sequences)
+    starts = np.array([sequence.start for sequence in sequences], dtype=np.int32)
+    num_rows = np.array([sequence.num_rows for sequence in sequences], dtype=np.int64)
+    row_splits = _splits(num_rows, np.int32)
+    block_table = _block_table([sequence.block_ids for sequence in sequences])
+    # For each row: its sequence, and which of the sequence's rows it is.
+    owner = np.repeat(np.arange(num_sequences), num_rows)
+    offsets = np.arange(len(owner), dtype=np.int32) - row_splits[owner]
+    places = starts[owner] + offsets
+    slots = block_table[owner, places // block_size].astype(np.int64) * block_size
+    slots += places % block_size
+    batch = Batch(
+        token_ids=_token_ids(sequences, vocab_size),
+        positions=places,
         slots=slots,
         block_table=block_table,
         row_splits=row_splits,
-        context_lens=np.array([sequence.start for sequence in sequences], dtype=np.int32),
-        parents=parents,
-        logit_rows=np.concatenate(logit_rows) if logit_rows else np.empty(0, dtype=np.int64),
-        logit_splits=logit_splits,
+        context_lens=starts,
+        parents=offsets - np.int32(1),
+        **_logit_rows(sequences, row_splits, num_rows),
     )
+    for sequence, start, end in zip(sequences, row_splits[:-1], row_splits[1:], strict=True):
+        if sequence.draft is not None and not sequence.draft.is_chain:
+            rows = slice(start, end)
+            _place_tree(sequence, sequence.draft, batch.positions[rows], batch.parents[rows])
+    return batch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,13 +120,42 @@ def plan_moves(sequence: SequencePlan, kept: tuple[int, ...], *, block_size: int
     return Moves(slots_of(accepted[moved]), slots_of(targets[moved]))
 
 
-def _tokens(sequence: SequencePlan, vocab_size: int) -> NDArray[np.int32]:
-    committed = sequence.history[sequence.start :]
-    if sequence.draft is None:
-        return committed
-    guessed = sequence.draft.tokens
-    known = (guessed >= 0) & (guessed < vocab_size)
-    return np.concatenate([committed, np.where(known, guessed, 0).astype(np.int32)])
+def _splits(counts: NDArray[np.int64], dtype: type[np.integer[Any]]) -> NDArray[Any]:
+    """[counts + 1], where each share of a concatenation begins and the last one ends."""
+    splits = np.zeros(len(counts) + 1, dtype=dtype)
+    np.cumsum(counts, out=splits[1:])
+    return splits
+
+
+def _block_table(block_ids: list[tuple[int, ...]]) -> NDArray[np.int32]:
+    widths = [len(blocks) for blocks in block_ids]
+    table = np.zeros((len(widths), max(widths, default=0)), dtype=np.int32)
+    is_used = np.arange(table.shape[1]) < np.array(widths, dtype=np.int64)[:, None]
+    table[is_used] = np.fromiter(chain.from_iterable(block_ids), np.int32, sum(widths))
+    return table
+
+
+def _token_ids(sequences: tuple[SequencePlan, ...], vocab_size: int) -> NDArray[np.int32]:
+    pieces = []
+    for sequence in sequences:
+        pieces.append(sequence.history[sequence.start :])
+        if sequence.draft is not None:
+            guessed = sequence.draft.tokens
+            known = (guessed >= 0) & (guessed < vocab_size)
+            pieces.append(np.where(known, guessed, 0).astype(np.int32))
+    return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int32)
+
+
+def _logit_rows(
+    sequences: tuple[SequencePlan, ...],
+    row_splits: NDArray[np.int32],
+    num_rows: NDArray[np.int64],
+) -> dict[str, NDArray[np.int64]]:
+    first = np.array([sequence.first_logit_row for sequence in sequences], dtype=np.int64)
+    counts = num_rows - first
+    splits = _splits(counts, np.int64)
+    rows = np.arange(splits[-1]) + np.repeat(row_splits[:-1] + first - splits[:-1], counts)
+    return {"logit_rows": rows, "logit_splits": splits}
 
 
 def _place_tree(
