@@ -158,6 +158,12 @@ FDSPEC_INLINE I16 select(M16 mask, I16 a, I16 b) {
   return {_mm256_blendv_epi8(b.lo, a.lo, _mm256_castps_si256(mask.lo)),
           _mm256_blendv_epi8(b.hi, a.hi, _mm256_castps_si256(mask.hi))};
 }
+// Stores the lanes that are set one after another; the rest of the 16 numbers at p is undefined.
+FDSPEC_INLINE void store_set(M16 mask, I16 a, int32_t* p) {
+  int32_t lanes[kLanes];
+  a.store(lanes);
+  for (uint32_t bits = mask.bits(); bits != 0; bits &= bits - 1) *p++ = lanes[__builtin_ctz(bits)];
+}
 
 FDSPEC_INLINE __m256 widen_bf16(__m128i half) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));

@@ -90,6 +90,10 @@ FDSPEC_INLINE M16 operator<(I16 a, I16 b) { return {_mm512_cmplt_epi32_mask(a.v,
 FDSPEC_INLINE I16 select(M16 mask, I16 a, I16 b) {
   return {_mm512_mask_mov_epi32(b.v, mask.v, a.v)};
 }
+// Stores the lanes that are set one after another; the rest of the 16 numbers at p is undefined.
+FDSPEC_INLINE void store_set(M16 mask, I16 a, int32_t* p) {
+  _mm512_storeu_si512(p, _mm512_maskz_compress_epi32(mask.v, a.v));
+}
 
 struct F16 {
   __m512 v;

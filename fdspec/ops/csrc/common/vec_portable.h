@@ -150,6 +150,12 @@ FDSPEC_INLINE M16 operator<(I16 a, I16 b) { return b > a; }
 FDSPEC_INLINE I16 select(M16 mask, I16 a, I16 b) {
   return each_lane<I16>([&](int i) { return mask.v[i] ? a.v[i] : b.v[i]; });
 }
+// Stores the lanes that are set one after another; the rest of the 16 numbers at p is undefined.
+FDSPEC_INLINE void store_set(M16 mask, I16 a, int32_t* p) {
+  int32_t lanes[kLanes];
+  a.store(lanes);
+  for (uint32_t bits = mask.bits(); bits != 0; bits &= bits - 1) *p++ = lanes[__builtin_ctz(bits)];
+}
 
 FDSPEC_INLINE float fp16_to_float(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;

@@ -2,6 +2,7 @@
 #include "sampling/candidates.h"
 
 #include <algorithm>
+#include <functional>
 
 namespace fdspec {
 namespace {
@@ -54,6 +55,17 @@ int64_t select_mass(Candidate* candidates, int64_t count, double mass, float top
     }
   }
   return end - candidates;
+}
+
+double total_of(const Candidate* candidates, int64_t count) {
+  int64_t total = 0;
+  for (int64_t i = 0; i < count; ++i) total += candidates[i].weight;
+  return static_cast<double>(total);
+}
+
+float select_largest(float* values, int64_t count, int64_t keep) {
+  std::nth_element(values, values + keep - 1, values + count, std::greater<float>());
+  return values[keep - 1];
 }
 
 void sort_candidates(Candidate* candidates, int64_t count) {

@@ -28,6 +28,12 @@ FDSPEC_EXPORT void select_best(Candidate* candidates, int64_t count, int64_t kee
 // Linear in count.
 FDSPEC_EXPORT int64_t select_mass(Candidate* candidates, int64_t count, double mass, float top);
 
+// Sum of weights.
+FDSPEC_EXPORT double total_of(const Candidate* candidates, int64_t count);
+
+// The keep-th largest of some values, none of them NaN; changes their order.
+FDSPEC_EXPORT float select_largest(float* values, int64_t count, int64_t keep);
+
 FDSPEC_EXPORT void sort_candidates(Candidate* candidates, int64_t count);
 
 }  // namespace fdspec

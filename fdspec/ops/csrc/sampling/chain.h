@@ -2,8 +2,8 @@
 // The processor chain of one row: from logits to scores, and to the tokens that are kept.
 #pragma once
 
+#include "sampling/collect.h"
 #include "sampling/sampling.h"
-#include "sampling/scores.h"
 
 namespace fdspec {
 namespace FDSPEC_ISA {
@@ -106,29 +106,42 @@ inline bool keeps_all(const SamplingRows& params, int64_t row, int64_t vocab) {
   return !has_top_k && !(params.top_p[row] < 1.0f) && !(params.min_p[row] > 0.0f);
 }
 
+// Gathers the shortest prefix of the order with a mass of top_p; returns its length.
+inline int64_t keep_mass(const Scores& scores, float top_p, float top, Candidate* candidates) {
+  constexpr float kDistance = 10.0f;
+  const double share = static_cast<double>(top_p);
+  const NearTop near = collect_near(scores, top, kDistance, candidates);
+  if (near.count > 0) {
+    const int64_t count = select_mass(candidates, near.count, share * near.least_total, top);
+    // What is enough for any total that the bounds allow, is enough for the exact one.
+    if (total_of(candidates, count) >= share * near.most_total) return count;
+  }
+  const int64_t total = total_weight(scores, top);
+  const int64_t count =
+      collect_above(scores, lowest_in_mass(top_p, total, scores.vocab(), top), candidates);
+  set_weights(candidates, count, top);
+  return select_mass(candidates, count, share * static_cast<double>(total), top);
+}
+
 // Gathers the tokens that top_k, top_p and min_p keep, in any order; returns how many, at least 1.
-// `top` is the largest score and above -inf; the row must not be one that keeps_all().
+// The peak is above -inf; the row must not be one that keeps_all().
 inline int64_t keep_candidates(const Scores& scores, const SamplingRows& params, int64_t row,
-                               float top, Candidate* candidates) {
-  const int64_t vocab = scores.vocab();
+                               const Peak& peak, Candidate* candidates) {
   const int64_t top_k = params.top_k[row];
-  const float top_p = params.top_p[row], min_p = params.min_p[row];
+  const float top_p = params.top_p[row], min_p = params.min_p[row], top = peak.score;
   const bool has_top_p = top_p < 1.0f;
-  int64_t count = 0, total = 0;
-  if (top_k > 0 && top_k < vocab) {
-    count = collect_best(scores, top_k, candidates);
-    if (has_top_p) total = set_weights(candidates, count, top);
+  int64_t count = 0;
+  if (top_k > 0 && top_k < scores.vocab()) {
+    count = collect_best(scores, peak, top_k, candidates);
+    if (has_top_p) {
+      const double total = static_cast<double>(set_weights(candidates, count, top));
+      count = select_mass(candidates, count, static_cast<double>(top_p) * total, top);
+    }
   } else if (has_top_p) {
-    total = total_weight(scores, top);
-    count = collect_above(scores, lowest_in_mass(top_p, total, vocab, top), candidates);
-    set_weights(candidates, count, top);
+    count = keep_mass(scores, top_p, top, candidates);
   } else {
     constexpr float kMargin = 0.01f;
     count = collect_above(scores, top + scalar_log(min_p) - kMargin, candidates);
-  }
-  if (has_top_p) {
-    const double mass = static_cast<double>(top_p) * static_cast<double>(total);
-    count = select_mass(candidates, count, mass, top);
   }
   return min_p > 0.0f ? keep_likely(candidates, count, top, min_p) : count;
 }

@@ -10,9 +10,8 @@
 namespace fdspec {
 namespace FDSPEC_ISA {
 
-// Bounds of gumbel(), rounded away from zero.
+// Upper bound of gumbel().
 inline constexpr float kMaxNoise = 16.64f;
-inline constexpr float kMinNoise = -2.82f;
 
 struct NoiseKey {
   uint64_t seed;
@@ -49,14 +48,25 @@ FDSPEC_INLINE F16 gumbel(I16 word) {
   return F16::zero() - log(F16::zero() - log(uniform));
 }
 
-// Noise of sixteen tokens with any ids.
-FDSPEC_INLINE F16 token_noise(I16 tokens, NoiseKey key) {
+// Words of sixteen tokens with any ids.
+FDSPEC_INLINE I16 token_words(I16 tokens, NoiseKey key) {
   I16 words[4];
   philox(shift_right<2>(tokens), key, words);
   const I16 which = tokens & I16::broadcast(3);
   I16 word = words[3];
   for (int j = 0; j < 3; ++j) word = select(which == I16::broadcast(j), words[j], word);
-  return gumbel(word);
+  return word;
+}
+
+// True for the words whose noise may reach a bound; false is certain. Noise of at least n needs
+// k / 2^23 >= exp(-exp(-n)); the table has such k for n = 0, 1, ..., less a margin for rounding.
+FDSPEC_INLINE M16 may_reach(I16 word, float bound) {
+  constexpr int32_t kLeast[] = {3085964, 5806567, 7326771, 7981158, 8236331, 8332243,
+                                8367808, 8380930, 8385762, 8387540, 8388195, 8388435,
+                                8388524, 8388557, 8388569, 8388573, 8388575};
+  constexpr float kLast = 16.0f;
+  const int32_t least = bound >= 0.0f ? kLeast[static_cast<int>(min_of(bound, kLast))] : 0;
+  return shift_right<9>(word) > I16::broadcast(least - 1);
 }
 
 }  // namespace FDSPEC_ISA

@@ -8,7 +8,7 @@ namespace {
 // log-softmax of one row; if every logit is -inf, all tokens are equally likely.
 class Logprobs {
  public:
-  explicit Logprobs(const Scores& scores) : top_(scores.largest()) {
+  Logprobs(const Scores& scores, const Peak& peak) : top_(peak.score) {
     if (top_ == -kInfinity) {
       log_sum_ = scalar_log(static_cast<float>(scores.vocab()));
     } else {
@@ -41,8 +41,8 @@ int32_t rank_of(const Scores& scores, int64_t token) {
 }
 
 // The num_top first tokens of the order, in order.
-void collect_top(const Scores& scores, int64_t num_top, Candidate* candidates) {
-  int64_t count = collect_best(scores, num_top, candidates);
+void collect_top(const Scores& scores, const Peak& peak, int64_t num_top, Candidate* candidates) {
+  int64_t count = collect_best(scores, peak, num_top, candidates);
   sort_candidates(candidates, count);
   for (int64_t token = 0; count < num_top; ++token) {
     const float score = scores.score_of(token);
@@ -57,11 +57,12 @@ void row_logprobs(const LogprobsArgs& args, Slice slice) {
   const Range rows = slice.share(args.rows);
   for (int64_t row = rows.begin; row < rows.end; ++row) {
     const Scores scores(args.logits + row * args.vocab, args.vocab, 1.0f);
-    const Logprobs logprobs(scores);
+    const Peak peak = scores.peak();
+    const Logprobs logprobs(scores, peak);
     const int32_t token = args.token_ids[row];
     args.logprob[row] = logprobs.of_score(scores.score_of(token));
     args.rank[row] = rank_of(scores, token);
-    if (args.num_top > 0) collect_top(scores, args.num_top, scratch.candidates);
+    if (args.num_top > 0) collect_top(scores, peak, args.num_top, scratch.candidates);
     for (int64_t i = 0; i < args.num_top; ++i) {
       args.top_ids[row * args.num_top + i] = scratch.candidates[i].token;
       args.top_logprobs[row * args.num_top + i] = logprobs.of_score(scratch.candidates[i].score);

@@ -17,6 +17,17 @@ inline constexpr float kLargestFloat = std::numeric_limits<float>::max();
 // A little less than a score or a sum of scores: more than rounding can make of it.
 inline float lower(float score) { return score - 1e-5f * (std::fabs(score) + 1.0f); }
 
+// Tokens that passes over a row take at a time.
+inline constexpr int kBlock = 4 * kLanes;
+
+// Where a row is highest.
+struct Peak {
+  float score;    // the largest score
+  int32_t token;  // the lowest of the tokens that have it
+  // The largest logits of kBlock sets that share out the row's tokens; -inf for an empty set.
+  F16 tops[4] = {splat(-kInfinity), splat(-kInfinity), splat(-kInfinity), splat(-kInfinity)};
+};
+
 // score = logit / temperature. NaN counts as -inf, and +inf as the largest float.
 class Scores {
  public:
@@ -24,6 +35,7 @@ class Scores {
       : logits_(logits), vocab_(vocab), temperature_(temperature) {}
 
   int64_t vocab() const { return vocab_; }
+  float temperature() const { return temperature_; }
 
   // Scores of the tokens [token, token + kLanes); -inf past the end.
   FDSPEC_INLINE F16 load(int64_t token) const { return scale(load_logits(token)); }
@@ -32,6 +44,15 @@ class Scores {
     if (token + kLanes <= vocab_) return F16::load(logits_ + token);
     const int count = static_cast<int>(max_of<int64_t>(0, vocab_ - token));
     return select(M16::first(count), F16::load_partial(logits_ + token, count), splat(-kInfinity));
+  }
+
+  // Logits of the kBlock tokens from `first` on; -inf past the end.
+  FDSPEC_INLINE void load_block(int64_t first, F16 logits[kBlock / kLanes]) const {
+    const bool is_whole = first + kBlock <= vocab_;
+    for (int i = 0; i < kBlock / kLanes; ++i) {
+      const int64_t token = first + i * kLanes;
+      logits[i] = is_whole ? F16::load(logits_ + token) : load_logits(token);
+    }
   }
 
   FDSPEC_INLINE F16 scale(F16 logits) const {
@@ -53,27 +74,40 @@ class Scores {
     return lower(score) * temperature_;
   }
 
-  float largest() const {
-    F16 tops[4] = {splat(-kInfinity), splat(-kInfinity), splat(-kInfinity), splat(-kInfinity)};
-    for (int64_t token = 0; token < vocab_; token += 4 * kLanes) {
-      for (int i = 0; i < 4; ++i) tops[i] = max(load_logits(token + i * kLanes), tops[i]);
+  // Goes over the row once.
+  Peak peak() const {
+    constexpr int64_t kChunk = 16 * kBlock;
+    Peak peak;
+    peak.score = -kInfinity;
+    int64_t chunk = 0;
+    for (int64_t begin = 0; begin < vocab_; begin += kChunk) {
+      const int64_t end = min_of(begin + kChunk, vocab_);
+      for (int64_t first = begin; first < end; first += kBlock) {
+        F16 logits[4];
+        load_block(first, logits);
+        for (int i = 0; i < 4; ++i) peak.tops[i] = max(logits[i], peak.tops[i]);
+      }
+      const F16 top = max(max(peak.tops[0], peak.tops[1]), max(peak.tops[2], peak.tops[3]));
+      // Division keeps the order, so the largest logit has the largest score.
+      const float so_far = scale(top).reduce_max();
+      if (so_far > peak.score) {
+        peak.score = so_far;
+        chunk = begin;
+      }
     }
-    // Division keeps the order, so the largest logit has the largest score.
-    const F16 top = splat(max(max(tops[0], tops[1]), max(tops[2], tops[3])).reduce_max());
-    float score[kLanes];
-    scale(top).store(score);
-    return score[0];
-  }
-
-  // Lowest token with this score, which must occur.
-  int64_t find(float score) const {
-    int64_t token = 0;
-    while (!(load(token) == splat(score)).any()) token += kLanes;
-    while (score_of(token) != score) ++token;
-    return token;
+    peak.token = find(peak.score, chunk);
+    return peak;
   }
 
  private:
+  // Lowest token from `token` on, a multiple of kLanes, with this score, which must occur.
+  int32_t find(float score, int64_t token) const {
+    for (;; token += kLanes) {
+      const uint32_t bits = (load(token) == splat(score)).bits();
+      if (bits != 0) return static_cast<int32_t>(token + __builtin_ctz(bits));
+    }
+  }
+
   const float* logits_;
   int64_t vocab_;
   float temperature_;
@@ -136,59 +170,6 @@ inline int64_t set_weights(Candidate* candidates, int64_t count, float top) {
     }
   }
   return sum;
-}
-
-// Appends the tokens of a vector whose bits are set.
-FDSPEC_INLINE int64_t push_candidates(F16 scores, int64_t token, uint32_t bits,
-                                      Candidate* candidates, int64_t count) {
-  float values[kLanes];
-  scores.store(values);
-  for (; bits != 0; bits &= bits - 1) {
-    const int lane = __builtin_ctz(bits);
-    // Adding 0 turns -0 into +0, which it equals in the order.
-    candidates[count++] = {values[lane] + 0.0f, static_cast<int32_t>(token + lane), 0};
-  }
-  return count;
-}
-
-// All tokens with a score of at least `lowest`; never those of -inf. Needs room for all tokens.
-inline int64_t collect_above(const Scores& scores, float lowest, Candidate* candidates) {
-  const F16 lowest_logit = splat(scores.logit_below(lowest));
-  int64_t count = 0;
-  for (int64_t token = 0; token < scores.vocab(); token += kLanes) {
-    const F16 logits = scores.load_logits(token);
-    if (!(logits >= lowest_logit).any()) continue;
-    const F16 values = scores.scale(logits);
-    const M16 passed = (values >= splat(lowest)) & (values > splat(-kInfinity));
-    count = push_candidates(values, token, passed.bits(), candidates, count);
-  }
-  return count;
-}
-
-// The k first tokens of the order, in any order; fewer if fewer are above -inf. Needs room for
-// all tokens.
-inline int64_t collect_best(const Scores& scores, int64_t k, Candidate* candidates) {
-  // When so many have gathered, all but the k best are dropped: constant time for each.
-  const int64_t limit = 2 * k + 256;
-  int64_t count = 0;
-  float lowest = -kInfinity;  // only a higher score can still be among the k best
-  F16 lowest_logit = splat(-kInfinity);
-  for (int64_t token = 0; token < scores.vocab(); token += kLanes) {
-    const F16 logits = scores.load_logits(token);
-    if (!(logits >= lowest_logit).any()) continue;
-    const F16 values = scores.scale(logits);
-    const uint32_t bits = (values > splat(lowest)).bits();
-    if (bits == 0) continue;
-    count = push_candidates(values, token, bits, candidates, count);
-    if (count >= limit) {
-      select_best(candidates, count, k);
-      count = k;
-      lowest = candidates[k - 1].score;
-      lowest_logit = splat(scores.logit_below(lowest));
-    }
-  }
-  if (count > k) select_best(candidates, count, k);
-  return min_of(count, k);
 }
 
 }  // namespace FDSPEC_ISA
