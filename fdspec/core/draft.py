@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +12,7 @@ from numpy.typing import NDArray
 from fdspec.core.request import SequenceId
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DraftContext:
+class DraftContext(NamedTuple):
     """What a proposer may know of one sequence.
 
     Attributes:

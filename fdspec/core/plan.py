@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values of one engine step: plan, model output, verdicts. Frozen; each stage makes its own."""
+"""The values of one engine step: plan, model output, verdicts. Frozen; each stage makes its own.
+
+What every step makes for every sequence is a named tuple: those are made fastest.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +18,7 @@ from fdspec.core.request import SequenceId
 from fdspec.core.sampling_params import SamplingParams
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SequencePlan:
+class SequencePlan(NamedTuple):
     """One sequence's share of a step.
 
     Rows of the step, in this order: history[start:], then the draft's tokens. The KV of row i goes
@@ -58,7 +61,8 @@ class SequencePlan:
     @property
     def num_rows(self) -> int:
         """All rows of this sequence in the step."""
-        return self.num_committed_rows + self.num_draft_rows
+        num_draft_rows = 0 if self.draft is None else len(self.draft)
+        return len(self.history) - self.start + num_draft_rows
 
     @property
     def num_output(self) -> int:
@@ -110,8 +114,7 @@ class ModelOutput:
     row_splits: NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The outcome for one sequence that samples, after the stop walk. Final.
 
     Attributes:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
@@ -24,29 +24,39 @@ class Status(Enum):
 
 
 class TokenBuffer:
-    """Append-only int32 tokens. `view` is free of copies, and what it returned never changes."""
+    """Append-only int32 tokens. `view` is free of copies, and what it returned never changes.
+
+    Attributes:
+        length: how many there are; the same as len(), and faster.
+    """
+
+    __slots__ = ("_data", "length")
 
     def __init__(self, tokens: tuple[int, ...] | list[int], reserve: int = 0) -> None:
         self._data = np.empty(max(len(tokens) + reserve, 16), dtype=np.int32)
         self._data[: len(tokens)] = tokens
-        self._length = len(tokens)
+        self.length = len(tokens)
 
     def __len__(self) -> int:
-        return self._length
+        return self.length
 
     def append(self, tokens: tuple[int, ...]) -> None:
         """Add tokens at the end; amortised O(len(tokens))."""
-        end = self._length + len(tokens)
+        if len(tokens) == 1 and self.length < len(self._data):
+            self._data[self.length] = tokens[0]
+            self.length += 1
+            return
+        end = self.length + len(tokens)
         if end > len(self._data):
             grown = np.empty(max(2 * len(self._data), end), dtype=np.int32)
-            grown[: self._length] = self._data[: self._length]
+            grown[: self.length] = self._data[: self.length]
             self._data = grown
-        self._data[self._length : end] = tokens
-        self._length = end
+        self._data[self.length : end] = tokens
+        self.length = end
 
     def view(self, start: int = 0, end: int | None = None) -> NDArray[np.int32]:
         """Tokens start..end (half open) without a copy. Does not modify."""
-        return self._data[start : self._length if end is None else end]
+        return self._data[start : self.length if end is None else end]
 
 
 @dataclass(slots=True, eq=False)
@@ -73,11 +83,11 @@ class Request:
     priority: int = 0
     arrival: int = 0
     num_computed: int = 0
-    block_ids: list[int] = field(default_factory=list)
+    block_ids: tuple[int, ...] = ()
     status: Status = Status.WAITING
     num_preempted: int = 0
 
     @property
     def num_output(self) -> int:
         """Number of output tokens so far."""
-        return len(self.tokens) - self.num_prompt
+        return self.tokens.length - self.num_prompt

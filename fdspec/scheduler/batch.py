@@ -154,16 +154,15 @@ class BatchScheduler:
         """Sequences that may use drafts in the next step. Does not modify."""
         running = self._residents.running
         most = self._max_num_batched_tokens - len(running)
-        contexts = []
-        for request in running:
-            limit = min(self._max_draft(request), most)
-            if limit > 0:
-                contexts.append(
-                    DraftContext(
-                        request.sequence_id, request.tokens.view(), request.num_prompt, limit
-                    )
-                )
-        return contexts
+        if most <= 0 or not self._may_draft():
+            return []
+        return [
+            DraftContext(
+                request.sequence_id, request.tokens.view(), request.num_prompt, min(limit, most)
+            )
+            for request in running
+            if (limit := self._max_draft(request)) > 0
+        ]
 
     def plan(self, drafts: Sequence[Draft]) -> StepPlan:
         """Spend token and block budget on the next step; may admit and preempt.
@@ -178,11 +177,9 @@ class BatchScheduler:
         left -= self._plan_prompts(rows, left - self._kept_for_drafts(wanted, left))
         granted = self._grant_drafts(wanted, left)
         sequences = [
-            self._sequence_plan(
-                request, rows[request.sequence_id], granted.get(request.sequence_id)
-            )
+            self._sequence_plan(request, num_rows, granted.get(request.sequence_id))
             for request in self._residents.running
-            if request.sequence_id in rows
+            if (num_rows := rows.get(request.sequence_id)) is not None
         ]
         return StepPlan(self._step, tuple(sequences))
 
@@ -200,8 +197,8 @@ class BatchScheduler:
             request = self._residents.get(sequence.sequence_id)
             if (
                 request is None
-                or request.status is not Status.RUNNING
                 or request.num_computed != sequence.start
+                or request.status is not Status.RUNNING
             ):
                 continue
             verdict = by_id.get(sequence.sequence_id)
@@ -229,7 +226,7 @@ class BatchScheduler:
             if (
                 request.status is Status.RUNNING
                 and _is_decoding(request)
-                and self._residents.reserve(request, len(request.tokens))
+                and self._residents.reserve(request, request.tokens.length)
             ):
                 rows[request.sequence_id] = 1
         return rows
@@ -251,7 +248,7 @@ class BatchScheduler:
         return budget - left
 
     def _plan_prompt(self, request: Request, rows: dict[SequenceId, int], left: int) -> int:
-        count = len(request.tokens) - request.num_computed
+        count = request.tokens.length - request.num_computed
         if self._chunked_prefill:
             count = min(count, left, self._max_chunk)
         elif count > left:
@@ -261,42 +258,50 @@ class BatchScheduler:
         return count
 
     def _sequence_plan(self, request: Request, num_rows: int, draft: Draft | None) -> SequencePlan:
+        tokens = request.tokens
         start = request.num_computed
         end = start + num_rows
-        samples = end == len(request.tokens)
+        samples = end == tokens.length
         num_slots = end if draft is None else end + len(draft)
         return SequencePlan(
             request.sequence_id,
             start,
-            request.tokens.view(0, end),
+            tokens.view(0, end),
             request.num_prompt,
             draft,
-            tuple(request.block_ids[: self._residents.blocks_for(num_slots)]),
+            # All of them, as a rule: then no copy is made.
+            request.block_ids[: self._residents.blocks_for(num_slots)],
             request.params,
             samples,
-            None if samples else int(request.tokens.view(end, end + 1)[0]),
+            None if samples else int(tokens.view(end, end + 1)[0]),
         )
 
     # -- drafts -----------------------------------------------------------------------------------
 
+    def _may_draft(self) -> bool:
+        """False if no sequence may use drafts in this step."""
+        at = self._disable_drafts_at
+        return self._max_draft_rows > 0 and (at is None or self.num_running < at)
+
     def _max_draft(self, request: Request) -> int:
         """Most draft tokens that could all be kept; the target always adds one of its own."""
-        limit = request.params.max_draft_tokens
-        at = self._disable_drafts_at
-        if limit == 0 or not _is_decoding(request) or (at is not None and self.num_running >= at):
+        if not _is_decoding(request):
             return 0
-        assert request.params.max_tokens is not None
+        params = request.params
+        num_tokens = request.tokens.length
+        wanted, most = params.max_draft_tokens, self._max_draft_rows
+        assert params.max_tokens is not None
         return min(
-            request.params.max_tokens - request.num_output - 1,
-            self._max_model_len - len(request.tokens) - 1,
-            self._max_draft_rows if limit is None else min(limit, self._max_draft_rows),
+            most if wanted is None else min(wanted, most),
+            params.max_tokens - num_tokens + request.num_prompt - 1,
+            self._max_model_len - num_tokens - 1,
         )
 
     def _usable_drafts(
         self, drafts: Sequence[Draft], rows: dict[SequenceId, int]
     ) -> dict[SequenceId, Draft]:
         usable: dict[SequenceId, Draft] = {}
-        for draft in drafts:
+        for draft in drafts if self._may_draft() else ():
             request = self._residents.get(draft.sequence_id)
             if request is None or draft.sequence_id not in rows or draft.sequence_id in usable:
                 continue
@@ -309,7 +314,7 @@ class BatchScheduler:
         """Rows that prompts must leave to drafts. A prompt in one piece may need every row."""
         if not self._chunked_prefill:
             return 0
-        return min(sum(len(draft) for draft in wanted.values()), left // 2)
+        return min(sum(map(len, wanted.values())), left // 2)
 
     def _grant_drafts(
         self, wanted: dict[SequenceId, Draft], budget: int
@@ -324,7 +329,7 @@ class BatchScheduler:
         for index in (*range(first, len(drafts)), *range(first)):
             request = self._residents.get(drafts[index].sequence_id)
             assert request is not None
-            num_tokens = len(request.tokens)
+            num_tokens = request.tokens.length
             num_slots = self._residents.reserve_free(request, num_tokens + shares[index])
             if num_slots > num_tokens:
                 granted[request.sequence_id] = drafts[index].cut(num_slots - num_tokens)
@@ -360,10 +365,10 @@ class BatchScheduler:
             *request.sequence_id,
             index,
             verdict.tokens,
-            logprobs=verdict.logprobs,
-            prompt_logprobs=None if prompt_logprobs is None else tuple(prompt_logprobs),
-            finish=verdict.finish,
-            stop_reason=verdict.stop_reason,
+            verdict.logprobs,
+            None if prompt_logprobs is None else tuple(prompt_logprobs),
+            verdict.finish,
+            verdict.stop_reason,
             draft=draft,
         )
 
@@ -381,4 +386,5 @@ def _new_request(submit: Submit, choice: int) -> Request:
 
 
 def _is_decoding(request: Request) -> bool:
-    return request.num_output > 0 and len(request.tokens) - request.num_computed == 1
+    num_tokens = request.tokens.length
+    return num_tokens > request.num_prompt and num_tokens - request.num_computed == 1

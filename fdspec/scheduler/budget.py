@@ -13,6 +13,8 @@ import numpy as np
 
 from fdspec.core import Draft
 
+_INT32 = np.dtype(np.int32)
+
 
 def usable_prefix(draft: Draft, max_tokens: int, vocab_size: int) -> Draft | None:
     """The longest prefix of a draft that can be computed. Does not modify.
@@ -30,15 +32,15 @@ def usable_prefix(draft: Draft, max_tokens: int, vocab_size: int) -> Draft | Non
         A valid draft of at least one token, or None.
     """
     tokens, parents = _as_list(draft.tokens), _as_list(draft.parents)
-    length = min(len(tokens), len(parents), max_tokens)
-    for index in range(length):
-        if not (0 <= tokens[index] < vocab_size and -1 <= parents[index] < index):
-            length = index
+    length = 0
+    for token, parent in zip(tokens[: max(max_tokens, 0)], parents, strict=False):
+        if not (0 <= token < vocab_size and -1 <= parent < length):
             break
-    if length <= 0:
+        length += 1
+    if length == 0:
         return None
     is_whole = length == len(tokens) == len(parents)
-    if is_whole and draft.tokens.dtype == draft.parents.dtype == np.int32:
+    if is_whole and draft.tokens.dtype == draft.parents.dtype == _INT32:
         return draft
     return Draft(
         draft.sequence_id,
@@ -77,5 +79,8 @@ def fair_shares(wants: Sequence[int], budget: int, first: int = 0) -> list[int]:
 
 
 def _as_list(values: Sequence[int] | np.ndarray) -> list[int]:
+    if isinstance(values, np.ndarray) and values.dtype == _INT32 and values.ndim == 1:
+        ids: list[int] = values.tolist()
+        return ids
     flat = np.asarray(values).ravel()
     return flat.tolist() if np.issubdtype(flat.dtype, np.integer) else []

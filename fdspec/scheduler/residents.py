@@ -30,6 +30,7 @@ class Residents:
         self.running: list[Request] = []
         self.num_preempted = 0
         self._pool = pool
+        self._block_size = pool.block_size
         self._max_num_seqs = max_num_seqs
         self._requests: dict[SequenceId, Request] = {}
         self._waiting: list[tuple[int, int, Request]] = []  # heap; may hold finished requests
@@ -71,7 +72,7 @@ class Residents:
                 block_ids = self._pool.allocate(self.blocks_for(len(request.tokens)))
                 if block_ids is None:
                     return
-                request.block_ids = block_ids
+                request.block_ids = tuple(block_ids)
                 request.status = Status.RUNNING
                 insort(self.running, request, key=_service_order)
             heapq.heappop(self._waiting)
@@ -92,7 +93,7 @@ class Residents:
             if last is request:
                 return False
             self._preempt(last)
-        request.block_ids.extend(block_ids)
+        request.block_ids += tuple(block_ids)
         return True
 
     def reserve_free(self, request: Request, num_slots: int) -> int:
@@ -101,19 +102,19 @@ class Residents:
         if missing > 0:
             block_ids = self._pool.allocate(min(missing, self._pool.num_free()))
             assert block_ids is not None
-            request.block_ids.extend(block_ids)
-        return min(num_slots, len(request.block_ids) * self._pool.block_size)
+            request.block_ids += tuple(block_ids)
+        return min(num_slots, len(request.block_ids) * self._block_size)
 
     def release_unused(self, request: Request) -> None:
         """Give back the blocks behind the newest token, which drafts had taken."""
-        needed = self.blocks_for(len(request.tokens))
+        needed = self.blocks_for(request.tokens.length)
         if len(request.block_ids) > needed:
             self._pool.release(reversed(request.block_ids[needed:]))
-            del request.block_ids[needed:]
+            request.block_ids = request.block_ids[:needed]
 
     def blocks_for(self, num_slots: int) -> int:
         """Blocks that hold num_slots cache slots. Does not modify."""
-        return -(-num_slots // self._pool.block_size)
+        return -(-num_slots // self._block_size)
 
     def check(self) -> None:
         """Raise AssertionError if requests and blocks do not agree. Does not modify."""
@@ -150,7 +151,7 @@ class Residents:
 
     def _release_all(self, request: Request) -> None:
         self._pool.release(reversed(request.block_ids))
-        request.block_ids = []
+        request.block_ids = ()
 
 
 def _service_order(request: Request) -> tuple[int, int]:

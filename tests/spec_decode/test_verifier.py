@@ -262,21 +262,18 @@ def test_prompt_logprobs_of_whole_prompts_and_chunks():
     verdict = verify(whole, logits)
     assert [entry.token_id for entry in verdict.prompt_logprobs] == [2, 3, 4, 5]
     assert len(verdict.tokens) == 1
-    chunk = replace(whole, start=1, history=whole.history[:3], samples=False, next_token=4)
+    chunk = whole._replace(start=1, history=whole.history[:3], samples=False, next_token=4)
     part = verify(chunk, logits[1:3])
     assert part.tokens == () and part.prompt_logprobs == verdict.prompt_logprobs[1:3]
-    last = replace(whole, start=3)
+    last = whole._replace(start=3)
     assert verify(last, logits[3:]).prompt_logprobs == verdict.prompt_logprobs[3:]
 
 
 def test_rows_of_prompt_logprobs_do_not_disturb_the_others():
     params = replace(GREEDY, prompt_logprobs=0)
     first = decoding((1, 2, 3), (), params=params, key=("a", 0))
-    middle = replace(
-        decoding((1, 2, 3), (), params=params, key=("b", 0)),
-        history=np.array([1, 2], np.int32),
-        samples=False,
-        next_token=3,
+    middle = decoding((1, 2, 3), (), params=params, key=("b", 0))._replace(
+        history=np.array([1, 2], np.int32), samples=False, next_token=3
     )
     last = decoding((5,), (6,), draft=(7,), key=("c", 0))
     plan = step_of(first, middle, last)
@@ -287,7 +284,7 @@ def test_rows_of_prompt_logprobs_do_not_disturb_the_others():
 
 
 def test_a_chunk_without_logit_rows_has_no_verdict():
-    chunk = replace(decoding((1, 2, 3), ()), samples=False, next_token=4)
+    chunk = decoding((1, 2, 3), ())._replace(samples=False, next_token=4)
     plan = step_of(chunk, decoding((5,), (6,), key=("other", 0)))
     verdicts = verifier().verify(plan, output_of(plan, peaked([2], VOCAB)))
     assert [v.sequence_id for v in verdicts] == [("other", 0)]

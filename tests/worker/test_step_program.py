@@ -80,6 +80,4 @@ def test_rows_without_logits_are_computed_all_the_same(runners):
 
 
 def _without_logits(plan: SequencePlan) -> SequencePlan:
-    values = {name: getattr(plan, name) for name in SequencePlan.__slots__}
-    values["params"] = type(plan.params)()
-    return SequencePlan(**{**values, "samples": False, "next_token": 7})
+    return plan._replace(params=type(plan.params)(), samples=False, next_token=7)
