@@ -14,17 +14,38 @@ from collections.abc import Iterator
 
 import uvicorn
 
-from fdspec.config import ServerConfig
+from fdspec.config import EngineConfig, ServerConfig
 from fdspec.entrypoints.openai.app import build_app
-from fdspec.entrypoints.openai.frontend import Frontend
+from fdspec.entrypoints.openai.frontend import Frontend, FrontendOptions
 from fdspec.entrypoints.stopping import Signals
-from fdspec.scheduler.topic import ShuttingDown
+from fdspec.scheduler.topic import ShuttingDown, TopicClient
+from fdspec.tokenizer import Tokenizer
 from fdspec.utils.logging import get_logger
 
 logger = get_logger(__name__)
 
 # After the drain, running handlers get this long to tell their clients.
 _FAREWELL_S = 2
+
+
+def build_http_server(
+    config: EngineConfig, client: TopicClient, tokenizer: Tokenizer, listener: socket.socket
+) -> HttpServer:
+    """A server around an engine that is ready.
+
+    Raises:
+        ConfigError: tokenizer and model do not belong together.
+    """
+    options = FrontendOptions(
+        model_names=config.model.served_names,
+        api_keys=config.server.api_key,
+        max_concurrency=config.server.max_concurrency,
+        max_logprobs=config.model.max_logprobs,
+        metrics_prefix=config.server.metrics_prefix,
+        seed=config.model.seed,
+        trust_request_chat_template=config.server.trust_request_chat_template,
+    )
+    return HttpServer(config.server, Frontend(client, tokenizer, options), listener)
 
 
 class HttpServer:
@@ -89,14 +110,3 @@ def _share_log_handlers() -> None:
     """Uvicorn's lines look like ours and go the same way."""
     for name in ("uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).handlers[:] = logging.getLogger("fdspec").handlers
-
-
-@contextlib.contextmanager
-def bind_listener(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket that has its address and takes no connection yet."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio turns Nagle's delay off only for sockets that say that they are TCP.
-    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        yield listener

@@ -13,17 +13,20 @@ import gc
 import socket
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fdspec.config import EngineConfig
 from fdspec.core import CheckpointError, ConfigError, EngineDead
 from fdspec.entrypoints.engine_process import ENGINE_COMMAND, EngineProcess
-from fdspec.entrypoints.http_server import HttpServer, bind_listener
-from fdspec.entrypoints.openai.frontend import Frontend, FrontendOptions
+from fdspec.entrypoints.listener import bind_listener
 from fdspec.entrypoints.stopping import Signals, StopRequested, in_daemon_thread, unless_stopped
 from fdspec.entrypoints.template_file import read_chat_template
 from fdspec.scheduler.topic import TopicClient, ZmqTopicClient
-from fdspec.tokenizer import Tokenizer, load_tokenizer
+from fdspec.utils.gguf_header import forget_gguf_headers
 from fdspec.utils.logging import get_logger
+
+if TYPE_CHECKING:
+    from fdspec.tokenizer import Tokenizer
 
 logger = get_logger(__name__)
 
@@ -76,9 +79,11 @@ async def _serve_with_engine(
     watcher = asyncio.create_task(_watch(engine, client))
     try:
         tokenizer = await unless_stopped(in_daemon_thread(lambda: _load_tokenizer(config)), stop)
+        # Imported while the engine starts, which takes longer.
+        from fdspec.entrypoints.http_server import build_http_server
+
         await _wait_ready(config, client, stop)
-        frontend = Frontend(client, tokenizer, _frontend_options(config))
-        http = HttpServer(config.server, frontend, listener)
+        http = build_http_server(config, client, tokenizer, listener)
         # What exists now stays: the collector need not look at it again while requests run.
         gc.collect()
         gc.freeze()
@@ -139,17 +144,9 @@ def _with_local_model(config: EngineConfig) -> EngineConfig:
 
 
 def _load_tokenizer(config: EngineConfig) -> Tokenizer:
+    from fdspec.tokenizer import load_tokenizer
+
     path = Path(config.model.tokenizer or config.model.model).expanduser()
-    return load_tokenizer(path, read_chat_template(config.model.chat_template))
-
-
-def _frontend_options(config: EngineConfig) -> FrontendOptions:
-    return FrontendOptions(
-        model_names=config.model.served_names,
-        api_keys=config.server.api_key,
-        max_concurrency=config.server.max_concurrency,
-        max_logprobs=config.model.max_logprobs,
-        metrics_prefix=config.server.metrics_prefix,
-        seed=config.model.seed,
-        trust_request_chat_template=config.server.trust_request_chat_template,
-    )
+    tokenizer = load_tokenizer(path, read_chat_template(config.model.chat_template))
+    forget_gguf_headers()
+    return tokenizer

@@ -13,7 +13,7 @@ import openai
 import pytest
 import uvicorn
 
-from fdspec.entrypoints.http_server import bind_listener
+from fdspec.entrypoints.listener import bind_listener
 from fdspec.entrypoints.openai.app import build_app
 from fdspec.entrypoints.openai.frontend import Frontend, FrontendOptions
 from fdspec.scheduler.topic import InProcessClient, InProcessTopic, Ready

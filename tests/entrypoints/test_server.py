@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from fdspec.core import ConfigError
-from fdspec.entrypoints.http_server import bind_listener
+from fdspec.entrypoints.listener import bind_listener
 from fdspec.entrypoints.template_file import read_chat_template
 from tests.entrypoints.sse import joined_text, read_events
 from tests.entrypoints.tiny_tokenizer import save_tokenizer
