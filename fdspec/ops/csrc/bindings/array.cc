@@ -3,6 +3,7 @@
 
 #include <pybind11/numpy.h>
 
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -60,6 +61,16 @@ struct PaddleNames {
   }
 };
 
+// numpy's object for a dtype; each is made once and lives for ever. Guarded by the GIL.
+py::dtype numpy_dtype(DType dtype) {
+  static auto* const known = new std::map<DType, py::dtype>;
+  const auto found = known->find(dtype);
+  if (found != known->end()) return found->second;
+  const DTypeInfo& info = dtype_info(dtype);
+  const std::string code = info.numpy_kind + std::to_string(info.num_bytes);
+  return known->emplace(dtype, py::dtype(code)).first->second;
+}
+
 void* address_of(py::handle tensor, const PaddleNames& names) {
   void* address = PyLong_AsVoidPtr(tensor.attr(names.data_ptr)().ptr());
   if (address == nullptr && PyErr_Occurred() != nullptr) throw py::error_already_set();
@@ -83,9 +94,11 @@ Array::Array(py::handle object, const char* name) : ArrayView(name) {
 void Array::read_numpy(py::handle object) {
   const auto array = py::reinterpret_borrow<py::array>(object);
   const py::dtype dtype = array.dtype();
+  const char kind = dtype.kind();
+  const py::ssize_t num_bytes = dtype.itemsize();
   const DTypeInfo* found = nullptr;
   for (const DTypeInfo& info : kDTypes) {
-    if (info.numpy_kind == dtype.kind() && info.num_bytes == dtype.itemsize()) found = &info;
+    if (info.numpy_kind == kind && info.num_bytes == num_bytes) found = &info;
   }
   if (found == nullptr) fail_dtype(py::str(dtype));
   dtype_ = found->dtype;
@@ -137,9 +150,7 @@ py::object Array::new_like(std::initializer_list<int64_t> shape, DType dtype,
     *address = is_empty ? nullptr : address_of(tensor, names);
     return tensor;
   }
-  const DTypeInfo& info = dtype_info(dtype);
-  const std::string code = info.numpy_kind + std::to_string(info.num_bytes);
-  py::array array{py::dtype(code), std::vector<py::ssize_t>(shape)};
+  py::array array{numpy_dtype(dtype), std::vector<py::ssize_t>(shape)};
   *address = array.mutable_data();
   return array;
 }

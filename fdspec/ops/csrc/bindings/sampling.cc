@@ -7,34 +7,55 @@
 namespace fdspec {
 namespace {
 
+// The name of a field, also as a Python object, so that reading the field makes none.
+struct FieldName {
+  const char* text;
+  py::str object{text};
+};
+
+// The fields of a fdspec.ops.RowParams.
+struct FieldNames {
+  FieldName temperature{"temperature"}, top_k{"top_k"}, top_p{"top_p"}, min_p{"min_p"},
+      seed{"seed"}, choice{"choice"}, position{"position"},
+      repetition_penalty{"repetition_penalty"}, presence_penalty{"presence_penalty"},
+      frequency_penalty{"frequency_penalty"}, count_splits{"count_splits"}, count_ids{"count_ids"},
+      output_counts{"output_counts"}, in_prompt{"in_prompt"}, bias_splits{"bias_splits"},
+      bias_ids{"bias_ids"}, bias_values{"bias_values"}, mask{"mask"};
+
+  static const FieldNames& instance() {
+    static const FieldNames* const names = new FieldNames;
+    return *names;
+  }
+};
+
 // The arrays of a fdspec.ops.RowParams; the object must outlive it.
 class ParamViews {
  public:
-  explicit ParamViews(py::handle params)
-      : mask_(params.attr("mask"), "mask"),
-        views_{field(params, "temperature"),
-               field(params, "top_k"),
-               field(params, "top_p"),
-               field(params, "min_p"),
-               field(params, "seed"),
-               field(params, "choice"),
-               field(params, "position"),
-               field(params, "repetition_penalty"),
-               field(params, "presence_penalty"),
-               field(params, "frequency_penalty"),
-               field(params, "count_splits"),
-               field(params, "count_ids"),
-               field(params, "output_counts"),
-               field(params, "in_prompt"),
-               field(params, "bias_splits"),
-               field(params, "bias_ids"),
-               field(params, "bias_values"),
+  explicit ParamViews(py::handle params, const FieldNames& names = FieldNames::instance())
+      : mask_(params.attr(names.mask.object), names.mask.text),
+        views_{field(params, names.temperature),
+               field(params, names.top_k),
+               field(params, names.top_p),
+               field(params, names.min_p),
+               field(params, names.seed),
+               field(params, names.choice),
+               field(params, names.position),
+               field(params, names.repetition_penalty),
+               field(params, names.presence_penalty),
+               field(params, names.frequency_penalty),
+               field(params, names.count_splits),
+               field(params, names.count_ids),
+               field(params, names.output_counts),
+               field(params, names.in_prompt),
+               field(params, names.bias_splits),
+               field(params, names.bias_ids),
+               field(params, names.bias_values),
                mask_.view()} {}
   const SamplingViews& views() const { return views_; }
 
  private:
-  static ArrayView field(py::handle params, const char* name) {
-    return Array(py::object(params.attr(name)), name);
+  static ArrayView field(py::handle params, const FieldName& name) {
+    return Array(py::object(params.attr(name.object)), name.text);
   }
 
   OptionalArray mask_;
