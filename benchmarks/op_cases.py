@@ -65,6 +65,25 @@ class Weights:
         return sum(weight.data.nbytes for weight in [*matrices, self.output])
 
 
+def layer_shapes(config: ModelConfig) -> dict[str, tuple[int, int]]:
+    """Outputs and inputs of a layer's matrices, fused as the model fuses them."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    heads = config.num_heads * config.head_dim
+    kv_heads = config.num_kv_heads * config.head_dim
+    return {
+        "qkv": (heads + 2 * kv_heads, hidden),
+        "attention output": (hidden, heads),
+        "gate and up": (2 * inner, hidden),
+        "down": (hidden, inner),
+    }
+
+
+def operations_per_row(config: ModelConfig) -> int:
+    """Multiplications plus additions that all matrices cost a row, output projection included."""
+    layer = sum(outputs * inputs for outputs, inputs in layer_shapes(config).values())
+    return 2 * (config.num_layers * layer + config.vocab_size * config.hidden_size)
+
+
 def random_weights(config: ModelConfig, format_name: str) -> Weights:
     """Weights of a model's shapes; every layer has the same values in memory of its own.
 
@@ -75,21 +94,15 @@ def random_weights(config: ModelConfig, format_name: str) -> Weights:
     layer_name, _, output_name = format_name.partition("+")
     weight_format = WeightFormat.parse(layer_name)
     output_format = WeightFormat.parse(output_name or layer_name)
-    hidden, inner = config.hidden_size, config.intermediate_size
-    heads = config.num_heads * config.head_dim
-    kv_heads = config.num_kv_heads * config.head_dim
-    shapes = {
-        "qkv": (heads + 2 * kv_heads, hidden),
-        "attention output": (hidden, heads),
-        "gate and up": (2 * inner, hidden),
-        "down": (hidden, inner),
+    first = {
+        name: _random_weight(shape, weight_format) for name, shape in layer_shapes(config).items()
     }
-    first = {name: _random_weight(shape, weight_format) for name, shape in shapes.items()}
     layers = [
         {name: replace(weight, data=_aligned_copy(weight.data)) for name, weight in first.items()}
         for _ in range(config.num_layers)
     ]
-    return Weights(format_name, layers, _random_weight((config.vocab_size, hidden), output_format))
+    output = _random_weight((config.vocab_size, config.hidden_size), output_format)
+    return Weights(format_name, layers, output)
 
 
 def linear_cases(weights: Weights, rows: int) -> Iterator[Case]:
