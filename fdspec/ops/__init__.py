@@ -9,7 +9,14 @@ Importing this package imports neither paddle nor the compiled module.
 from fdspec.ops.append_paged_kv import append_paged_kv
 from fdspec.ops.cascade_append_attention import cascade_append_attention
 from fdspec.ops.compact_kv import compact_kv
-from fdspec.ops.dispatch import isa, num_threads, set_isa, set_num_threads, supported_isas
+from fdspec.ops.dispatch import (
+    isa,
+    num_threads,
+    set_isa,
+    set_num_threads,
+    supported_isas,
+    wake_threads,
+)
 from fdspec.ops.embedding import embedding
 from fdspec.ops.merge_attention_states import merge_attention_states
 from fdspec.ops.ngram_match import ngram_match
@@ -64,5 +71,6 @@ __all__ = [
     "unpack_weight",
     "verify_chain",
     "verify_tree",
+    "wake_threads",
     "weight_only_linear",
 ]

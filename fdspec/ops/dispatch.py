@@ -60,6 +60,14 @@ def set_num_threads(count: int) -> None:
     kernels().set_num_threads(count)
 
 
+def wake_threads() -> None:
+    """Has the threads ready for an op that will start within some ten microseconds.
+
+    They sleep when there has been nothing to do for a while, and waking one takes about fifty.
+    """
+    kernels().wake_threads()
+
+
 def isa() -> str:
     """Returns the instruction set level in use: "portable", "avx2", "avx512" or "amx"."""
     return kernels().isa()

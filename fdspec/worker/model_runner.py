@@ -17,7 +17,7 @@ from fdspec.kv.cache import KVCache, KVCacheLayout
 from fdspec.layers.attention import AttentionMetadata
 from fdspec.models.config import ModelConfig
 from fdspec.models.decoder import LlamaFamilyModel
-from fdspec.ops import compact_kv
+from fdspec.ops import compact_kv, wake_threads
 from fdspec.worker.batch import Batch, Moves, build_batch, plan_moves
 
 
@@ -86,6 +86,7 @@ class ModelRunner:
         Returns:
             Logits of the rows that need them, valid until the next call.
         """
+        wake_threads()
         batch = build_batch(plan, block_size=self._block_size, vocab_size=self._vocab_size)
         compute = self._run_layers if self._program is None else self._run_program
         logits = compute(batch) if len(batch.token_ids) else self._logits[:0]

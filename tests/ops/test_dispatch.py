@@ -66,6 +66,20 @@ def test_number_of_threads() -> None:
         ops.set_num_threads(0)
 
 
+def test_waking_threads_between_and_during_ops() -> None:
+    x = np.ones((64, 4096), np.float32)
+    with running(ops.isa(), 3):
+        expected = ops.swiglu(x)
+        waker = threading.Thread(target=lambda: [ops.wake_threads() for _ in range(2000)])
+        waker.start()
+        for _ in range(200):
+            assert_same_bits(ops.swiglu(x), expected)
+        waker.join()
+    with running(ops.isa(), 1):
+        ops.wake_threads()
+        assert_same_bits(ops.swiglu(x), expected)
+
+
 def test_without_the_module_the_message_says_how_to_build() -> None:
     code = (
         "import sys; sys.modules['fdspec.ops._core'] = None\n"

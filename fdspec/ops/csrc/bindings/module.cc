@@ -64,6 +64,7 @@ PYBIND11_MODULE(_core, module) {
   module.attr("headers_digest") = FDSPEC_HEADERS_DIGEST;
   module.def("num_threads", &fdspec::num_threads);
   module.def("set_num_threads", &fdspec::set_num_threads, py::arg("count"));
+  module.def("wake_threads", &fdspec::wake_threads);
   module.def("isa", [] { return fdspec::isa_name(fdspec::current_isa()); });
   module.def("set_isa", &fdspec::set_isa_by_name, py::arg("name"));
   module.def("supported_isas", &fdspec::supported_isas);

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/parallel.h"
 
+#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -45,12 +48,43 @@ bool spin_until(Done done) {
   return done();
 }
 
-// Spins, then yields, until done(): for waits on threads that are at work.
-template <class Done>
-void wait_until(Done done) {
-  if (spin_until(done)) return;
-  while (!done()) sched_yield();
-}
+// A word that threads wait on: they spin, then sleep. The last one to change it wakes the others.
+class WaitWord {
+ public:
+  uint32_t load() const { return value_.load(std::memory_order_acquire); }
+
+  void store(uint32_t value) {
+    value_.store(value, std::memory_order_seq_cst);
+    wake_sleepers();
+  }
+
+  uint32_t subtract_one() {
+    const uint32_t left = value_.fetch_sub(1, std::memory_order_seq_cst) - 1;
+    wake_sleepers();
+    return left;
+  }
+
+  // Returns when done(value).
+  template <class Done>
+  void wait(Done done) {
+    if (spin_until([&] { return done(load()); })) return;
+    num_sleeping_.fetch_add(1, std::memory_order_seq_cst);
+    for (uint32_t seen = value_.load(std::memory_order_seq_cst); !done(seen); seen = load()) {
+      syscall(SYS_futex, &value_, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
+    }
+    num_sleeping_.fetch_sub(1, std::memory_order_relaxed);
+  }
+
+ private:
+  void wake_sleepers() {
+    if (num_sleeping_.load(std::memory_order_seq_cst) == 0) return;
+    syscall(SYS_futex, &value_, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
+  }
+
+  static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));
+  std::atomic<uint32_t> value_{0};
+  std::atomic<uint32_t> num_sleeping_{0};
+};
 
 // Sets the floating-point mode that kernels rely on and restores the caller's afterwards.
 class FloatMode {
@@ -83,18 +117,18 @@ thread_local bool in_region = false;
 class Barrier {
  public:
   void wait(int count) {
-    const uint32_t phase = phase_.load(std::memory_order_relaxed);
+    const uint32_t phase = phase_.load();
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == count) {
       arrived_.store(0, std::memory_order_relaxed);
-      phase_.store(phase + 1, std::memory_order_release);
+      phase_.store(phase + 1);
       return;
     }
-    wait_until([&] { return phase_.load(std::memory_order_acquire) != phase; });
+    phase_.wait([phase](uint32_t now) { return now != phase; });
   }
 
  private:
   alignas(64) std::atomic<int> arrived_{0};
-  alignas(64) std::atomic<uint32_t> phase_{0};
+  alignas(64) WaitWord phase_;
 };
 
 void wait_at(Barrier* barrier, int count) { barrier->wait(count); }
@@ -116,16 +150,19 @@ class Pool {
 
   int num_threads() const { return static_cast<int>(threads_.size()) + 1; }
 
+  // A region without slices: threads come out of their sleep for it and spin.
+  void wake() { post(0); }
+
   void run(int num_slices, RegionFn function, void* context) {
     function_ = function;
     context_ = context;
-    pending_.store(num_slices - 1, std::memory_order_relaxed);
+    pending_.store(static_cast<uint32_t>(num_slices - 1));
     const uint64_t ticket = post(static_cast<uint64_t>(num_slices));
     function(context, {0, num_slices, &barrier_});
     // On a busy machine a thread may not have come yet; its slice is done here then. If slices
     // meet at the barrier, slice 0 has met them all by now, so none of those is left.
     for (int index = 1; index < num_slices; ++index) run_slice(index, ticket);
-    wait_until([&] { return pending_.load(std::memory_order_acquire) == 0; });
+    pending_.wait([](uint32_t pending) { return pending == 0; });
   }
 
  private:
@@ -146,7 +183,7 @@ class Pool {
     if (last >= ticket) return;
     if (!claim.compare_exchange_strong(last, ticket, std::memory_order_acq_rel)) return;
     function_(context_, {index, static_cast<int>(ticket & kSlicesMask), &barrier_});
-    pending_.fetch_sub(1, std::memory_order_release);
+    pending_.subtract_one();
   }
 
   uint64_t post(uint64_t num_slices) {
@@ -189,7 +226,7 @@ class Pool {
   void* context_ = nullptr;
   Barrier barrier_;
   alignas(64) std::atomic<uint64_t> ticket_{0};
-  alignas(64) std::atomic<int> pending_{0};
+  alignas(64) WaitWord pending_;
   alignas(64) std::atomic<int> num_sleeping_{0};
   std::mutex sleep_mutex_;
   std::condition_variable wake_;
@@ -223,6 +260,16 @@ struct PoolOwner {
     }();
     return *owner;
   }
+
+  // The pool, of the number of threads that is wanted. The caller holds the mutex.
+  Pool& current() {
+    const int wanted = num_threads.load(std::memory_order_relaxed);
+    if (pool == nullptr || pool->num_threads() != wanted) {
+      delete pool;
+      pool = new Pool(wanted);
+    }
+    return *pool;
+  }
 };
 
 }  // namespace
@@ -246,15 +293,19 @@ void run_region(int num_slices, RegionFn function, void* context) {
     return;
   }
   PoolOwner& owner = PoolOwner::instance();
-  std::lock_guard<std::mutex> lock(*owner.mutex);
-  if (owner.pool == nullptr || owner.pool->num_threads() != num_threads()) {
-    delete owner.pool;
-    owner.pool = new Pool(num_threads());
-  }
+  const std::lock_guard<std::mutex> lock(*owner.mutex);
+  Pool& pool = owner.current();
   const FloatMode mode;
   in_region = true;
-  owner.pool->run(std::min(num_slices, owner.pool->num_threads()), function, context);
+  pool.run(std::min(num_slices, pool.num_threads()), function, context);
   in_region = false;
+}
+
+void wake_threads() {
+  PoolOwner& owner = PoolOwner::instance();
+  // While a region runs, they are awake.
+  const std::unique_lock<std::mutex> lock(*owner.mutex, std::try_to_lock);
+  if (lock.owns_lock() && num_threads() > 1) owner.current().wake();
 }
 
 }  // namespace fdspec

@@ -48,6 +48,10 @@ FDSPEC_EXPORT int num_threads();
 // Takes effect at the next region; `count` >= 1.
 FDSPEC_EXPORT void set_num_threads(int count);
 
+// Has the threads ready for a region that will start soon: a sleeping thread needs some fifty
+// microseconds to come.
+FDSPEC_EXPORT void wake_threads();
+
 // Threads worth using for `work` units when one thread should get at least `min_work` of them.
 FDSPEC_EXPORT int slices_for(int64_t work, int64_t min_work);
 
