@@ -59,6 +59,28 @@ def test_default_uses_the_processors_of_the_process() -> None:
     assert run_python("from fdspec import ops; print(ops.isa())").stdout.strip() in ISAS
 
 
+def test_cpu_time_of_a_control_group_limits_the_threads(tmp_path: Path) -> None:
+    def granted(group: str) -> float:
+        return dispatch.kernels().granted_cpus(str(tmp_path), group)
+
+    pod, container = tmp_path / "pod", tmp_path / "pod" / "container"
+    container.mkdir(parents=True)
+    assert granted("/pod/container") == 0
+    (container / "cpu.max").write_text("max 100000\n")
+    assert granted("/pod/container") == 0
+    (pod / "cpu.max").write_text("250000 100000\n")
+    assert granted("/pod/container") == 2.5
+    (container / "cpu.max").write_text("50000 100000\n")
+    assert granted("/pod/container") == 0.5
+    assert granted("/pod") == 2.5
+    # Inside a container its group is the root.
+    (tmp_path / "cpu.max").write_text("400000 100000\n")
+    assert granted("/") == 4
+    assert granted("/pod") == 2.5
+    (tmp_path / "cpu.max").write_text("what is this")
+    assert granted("/") == 0
+
+
 def test_number_of_threads() -> None:
     with running(ops.isa(), 3):
         assert ops.num_threads() == 3
@@ -66,11 +88,16 @@ def test_number_of_threads() -> None:
         ops.set_num_threads(0)
 
 
+def wake_often() -> None:
+    for _ in range(2000):
+        ops.wake_threads()
+
+
 def test_waking_threads_between_and_during_ops() -> None:
     x = np.ones((64, 4096), np.float32)
     with running(ops.isa(), 3):
         expected = ops.swiglu(x)
-        waker = threading.Thread(target=lambda: [ops.wake_threads() for _ in range(2000)])
+        waker = threading.Thread(target=wake_often)
         waker.start()
         for _ in range(200):
             assert_same_bits(ops.swiglu(x), expected)

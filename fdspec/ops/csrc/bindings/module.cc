@@ -8,6 +8,7 @@
 
 #include "bindings/registry.h"
 #include "common/array_view.h"
+#include "common/available_cpus.h"
 #include "common/isa.h"
 #include "common/parallel.h"
 
@@ -64,6 +65,7 @@ PYBIND11_MODULE(_core, module) {
   module.attr("headers_digest") = FDSPEC_HEADERS_DIGEST;
   module.def("num_threads", &fdspec::num_threads);
   module.def("set_num_threads", &fdspec::set_num_threads, py::arg("count"));
+  module.def("granted_cpus", &fdspec::granted_cpus, py::arg("mount"), py::arg("group"));
   module.def("wake_threads", &fdspec::wake_threads);
   module.def("isa", [] { return fdspec::isa_name(fdspec::current_isa()); });
   module.def("set_isa", &fdspec::set_isa_by_name, py::arg("name"));

@@ -3,7 +3,6 @@
 
 #include <linux/futex.h>
 #include <pthread.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -14,6 +13,8 @@
 #include <mutex>
 #include <thread>
 #include <vector>
+
+#include "common/available_cpus.h"
 
 #if FDSPEC_X86
 #include <immintrin.h>
@@ -233,13 +234,6 @@ class Pool {
 };
 
 constexpr int kMaxThreads = 1024;
-
-int available_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
-}
 
 // The process's pool. It is built at the first region and never destroyed at exit, when threads
 // may still be asleep in it. A forked child has none of the threads: it abandons its parent's
