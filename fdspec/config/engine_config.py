@@ -169,7 +169,8 @@ class DeviceConfig:
         None,
         minimum=1,
         maximum=1024,
-        help="CPU threads that compute. Default: the processors of this process, cut to the CPU time of its container.",
+        help="CPU threads that compute. Default: the processors of this process, cut to the CPU "
+        "time of its container.",
     )
 
     def __post_init__(self) -> None:
