@@ -30,7 +30,7 @@ from fdspec.scheduler.batch import BatchScheduler
 from fdspec.scheduler.topic import EngineTopic, Ready
 from fdspec.spec_decode.registry import build_proposer
 from fdspec.spec_decode.verifier import SpeculativeVerifier
-from fdspec.tokenizer import Tokenizer, load_tokenizer
+from fdspec.tokenizer import TokenTable, load_token_table
 from fdspec.utils.gguf_header import forget_gguf_headers
 from fdspec.utils.logging import get_logger
 
@@ -47,13 +47,11 @@ class BuiltEngine:
     Attributes:
         engine: the engine; nothing has been published on its topic.
         ready: what to tell clients about it.
-        tokenizer: of its model.
         close: gives the KV cache's memory back; the engine must not be used any more.
     """
 
     engine: Engine
     ready: Ready
-    tokenizer: Tokenizer
     close: Callable[[], None]
 
 
@@ -90,7 +88,7 @@ def build_engine(config: EngineConfig, topic: EngineTopic) -> BuiltEngine:
     if config.device.num_threads is not None:
         set_num_threads(config.device.num_threads)
     path = Path(config.model.model)
-    tokenizer = load_tokenizer(config.model.tokenizer or path)
+    tokens = load_token_table(config.model.tokenizer or path)
     model = load_model(
         path,
         ModelOptions(
@@ -101,12 +99,12 @@ def build_engine(config: EngineConfig, topic: EngineTopic) -> BuiltEngine:
         ),
     )
     forget_gguf_headers()
-    if tokenizer.vocab_size > model.config.vocab_size:
+    if tokens.vocab_size > model.config.vocab_size:
         raise ConfigError(
-            f"the tokenizer has {tokenizer.vocab_size} tokens, the model only "
+            f"the tokenizer has {tokens.vocab_size} tokens, the model only "
             f"{model.config.vocab_size}; set tokenizer to the one that belongs to the model"
         )
-    return _assemble(config, topic, tokenizer, model)
+    return _assemble(config, topic, tokens, model)
 
 
 def _weight_cache(config: EngineConfig) -> WeightCache | None:
@@ -118,7 +116,7 @@ def _weight_cache(config: EngineConfig) -> WeightCache | None:
 
 
 def _assemble(
-    config: EngineConfig, topic: EngineTopic, tokenizer: Tokenizer, model: LlamaFamilyModel
+    config: EngineConfig, topic: EngineTopic, tokens: TokenTable, model: LlamaFamilyModel
 ) -> BuiltEngine:
     from fdspec.worker.model_runner import ModelRunner  # imports paddle
 
@@ -145,10 +143,10 @@ def _assemble(
         scheduler,
         build_proposer(config.speculative),
         runner=runner,
-        verifier=_build_verifier(config, tokenizer, model),
+        verifier=_build_verifier(config, tokens, model),
         monitor=EngineMonitor(scheduler, pool),
     )
-    return BuiltEngine(engine, _describe(config, size, model), tokenizer, runner.close)
+    return BuiltEngine(engine, _describe(config, size, model), runner.close)
 
 
 def _pool_size(config: EngineConfig, model: LlamaFamilyModel) -> PoolSize:
@@ -186,7 +184,7 @@ def _build_scheduler(
 
 
 def _build_verifier(
-    config: EngineConfig, tokenizer: Tokenizer, model: LlamaFamilyModel
+    config: EngineConfig, tokens: TokenTable, model: LlamaFamilyModel
 ) -> SpeculativeVerifier:
     rules = {}
     if config.speculative is not None:
@@ -196,8 +194,8 @@ def _build_verifier(
         }
     return SpeculativeVerifier(
         vocab_size=model.config.vocab_size,
-        eos_ids=dict.fromkeys([*tokenizer.eos_ids, *model.config.eos_ids]),
-        token_bytes=tokenizer.token_bytes(),
+        eos_ids=dict.fromkeys([*tokens.eos_ids, *model.config.eos_ids]),
+        token_bytes=tokens.token_bytes,
         max_model_len=model.max_model_len,
         **rules,
     )

@@ -64,15 +64,12 @@ def run_engine(config: EngineConfig, topic: EngineTopic, should_stop: _Stop) -> 
         logger.exception("the engine did not start")
         return 1
     should_stop.listen()
-    # Texts are the frontend's: the tokenizer has told what the engine needs, and goes.
-    engine, ready = built.engine, built.ready
-    del built
     # What exists now stays: the collector need not look at it again while steps run.
     gc.collect()
     gc.freeze()
-    topic.publish(ready)
+    topic.publish(built.ready)
     try:
-        engine.run(should_stop)
+        built.engine.run(should_stop)
     except Exception:
         logger.exception("the engine failed")
         return 1

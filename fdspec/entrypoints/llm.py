@@ -92,6 +92,10 @@ class LLM:
         for warning in loaded.warnings:
             logger.warning(warning)
         settings = with_local_model(loaded.config)
+        self.tokenizer = load_tokenizer(
+            settings.model.tokenizer or settings.model.model,
+            read_chat_template(settings.model.chat_template),
+        )
         self._topic = InProcessTopic()
         built = build_engine(settings, self._topic)
         self._engine = built.engine
@@ -102,10 +106,6 @@ class LLM:
             random.Random(settings.model.seed) if settings.model.seed is not None else None
         )
         self.model = settings.model.model
-        self.tokenizer = built.tokenizer
-        if settings.model.chat_template is not None:
-            template = read_chat_template(settings.model.chat_template)
-            self.tokenizer = load_tokenizer(settings.model.tokenizer or self.model, template)
         self.max_model_len = built.ready.max_model_len
         self.num_threads = int(dict(built.ready.details)["num_threads"])
 

@@ -3,6 +3,7 @@
 
 from fdspec.tokenizer.detokenizer import Detokenizer
 from fdspec.tokenizer.loading import load_tokenizer
+from fdspec.tokenizer.token_table import TokenTable, load_token_table
 from fdspec.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["Detokenizer", "Tokenizer", "load_tokenizer"]
+__all__ = ["Detokenizer", "TokenTable", "Tokenizer", "load_token_table", "load_tokenizer"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,17 +65,24 @@ def read_decoder_rules(backend: tokenizers.Tokenizer, source: str) -> DecoderRul
     )
 
 
-def build_byte_table(backend: tokenizers.Tokenizer, rules: DecoderRules) -> list[bytes]:
-    """Bytes of every id, special tokens as their text; ids without an entry are empty."""
-    vocabulary: dict[str, int] = backend.get_vocab(with_added_tokens=True)
+def build_byte_table(
+    vocabulary: Mapping[str, int], added: Mapping[int, str], rules: DecoderRules
+) -> list[bytes]:
+    """Bytes of every id; ids without an entry are empty.
+
+    Args:
+        vocabulary: ids by entry, added tokens included.
+        added: tokens that are their own text whatever the rules, special ones for instance.
+        rules: how entries spell bytes.
+    """
     table = [b""] * (max(vocabulary.values(), default=-1) + 1)
     if rules.byte_level:
         _spell_bytes(vocabulary, table)
     else:
         for entry, token in vocabulary.items():
             table[token] = _entry_bytes(entry, rules)
-    for token, added in backend.get_added_tokens_decoder().items():
-        table[token] = added.content.encode("utf-8")
+    for token, text in added.items():
+        table[token] = text.encode("utf-8")
     return table
 
 
@@ -91,7 +99,7 @@ def byte_level_alphabet() -> dict[str, int]:
     return alphabet
 
 
-def _spell_bytes(vocabulary: dict[str, int], table: list[bytes]) -> None:
+def _spell_bytes(vocabulary: Mapping[str, int], table: list[bytes]) -> None:
     """Fill the table with the bytes of byte-level entries, as many at a time as possible."""
     alphabet = byte_level_alphabet()
     to_bytes = {ord(character): byte for character, byte in alphabet.items()}

@@ -16,6 +16,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers.processors import TemplateProcessing
 
 from fdspec.core.errors import CheckpointError
+from fdspec.tokenizer.byte_table import DecoderRules
 from fdspec.utils.gguf_header import GGUFHeader
 
 _PREFIX = "tokenizer.ggml."
@@ -36,17 +37,45 @@ def build_gguf_backend(header: GGUFHeader) -> tokenizers.Tokenizer:
     Raises:
         CheckpointError: a vocabulary kind or pre-tokenizer that is not known.
     """
-    kind = header.require(_PREFIX + "model")
-    builders = {"gpt2": _build_byte_level, "llama": _build_sentencepiece}
-    if kind not in builders:
-        raise CheckpointError(
-            f"{header.path}: tokenizer.ggml.model {kind!r} is not supported; "
-            f"supported: {', '.join(sorted(builders))}"
-        )
-    backend = builders[kind](header)
+    build = _build_byte_level if _is_byte_level(header) else _build_sentencepiece
+    backend = build(header)
     _add_special_tokens(backend, header)
     _add_bos_and_eos(backend, header, bos_by_default=_adds_bos_by_default(header))
     return backend
+
+
+def gguf_vocabulary(header: GGUFHeader) -> dict[str, int]:
+    """Ids by vocabulary entry; the last one where entries are equal."""
+    tokens: Sequence[str] = header.require(_PREFIX + "tokens")
+    return {token: index for index, token in enumerate(tokens)}
+
+
+def gguf_decoder_rules(header: GGUFHeader) -> DecoderRules:
+    """How entries spell bytes; what `read_decoder_rules` says of the pipeline.
+
+    Raises:
+        CheckpointError: a vocabulary kind that is not known.
+    """
+    if _is_byte_level(header):
+        return DecoderRules(True, False, False, False)
+    return DecoderRules(
+        byte_level=False,
+        byte_fallback=True,
+        space_mark=True,
+        strips_first_space=_adds_space_prefix(header),
+    )
+
+
+def gguf_added_tokens(header: GGUFHeader) -> tuple[list[str], list[str]]:
+    """Tokens that are found in a text as they are: special ones, and plain ones."""
+    tokens: Sequence[str] = header.require(_PREFIX + "tokens")
+    special, plain = [], []
+    for token, kind in zip(tokens, _token_types(header, len(tokens)), strict=True):
+        if kind == _CONTROL:
+            special.append(token)
+        elif kind == _USER_DEFINED:
+            plain.append(token)
+    return special, plain
 
 
 def gguf_special_ids(header: GGUFHeader) -> tuple[int | None, list[int], dict[str, str]]:
@@ -64,6 +93,19 @@ def gguf_special_ids(header: GGUFHeader) -> tuple[int | None, list[int], dict[st
         if token_id is not None and token_id not in eos_ids:
             eos_ids.append(token_id)
     return _special_id(header, "bos"), eos_ids, named
+
+
+def _is_byte_level(header: GGUFHeader) -> bool:
+    kind = header.require(_PREFIX + "model")
+    if kind not in ("gpt2", "llama"):
+        raise CheckpointError(
+            f"{header.path}: tokenizer.ggml.model {kind!r} is not supported; supported: gpt2, llama"
+        )
+    return bool(kind == "gpt2")
+
+
+def _adds_space_prefix(header: GGUFHeader) -> bool:
+    return bool(header.metadata.get(_PREFIX + "add_space_prefix", True))
 
 
 def _special_id(header: GGUFHeader, key: str) -> int | None:
@@ -87,11 +129,10 @@ def _build_byte_level(header: GGUFHeader) -> tokenizers.Tokenizer:
             f"{header.path}: pre-tokenizer {name!r} (tokenizer.ggml.pre) is not known{hint}; "
             f"known: {', '.join(sorted(PRE_TOKENIZERS))}"
         )
-    tokens: Sequence[str] = header.require(_PREFIX + "tokens")
     merges = [tuple(merge.split(" ", 1)) for merge in header.require(_PREFIX + "merges")]
     backend = tokenizers.Tokenizer(
         models.BPE(
-            vocab={token: index for index, token in enumerate(tokens)},
+            vocab=gguf_vocabulary(header),
             merges=merges,
             # These vocabularies hold whole words that their merges do not reach.
             ignore_merges=name in _LLAMA3_NAMES,
@@ -108,7 +149,7 @@ def _build_sentencepiece(header: GGUFHeader) -> tokenizers.Tokenizer:
     tokens: Sequence[str] = header.require(_PREFIX + "tokens")
     scores: Sequence[float] = header.require(_PREFIX + "scores")
     types = _token_types(header, len(tokens))
-    vocabulary = {token: index for index, token in enumerate(tokens)}
+    vocabulary = gguf_vocabulary(header)
     unknown = _special_id(header, "unknown")
     backend = tokenizers.Tokenizer(
         models.BPE(
@@ -125,7 +166,7 @@ def _build_sentencepiece(header: GGUFHeader) -> tokenizers.Tokenizer:
         decoders.ByteFallback(),
         decoders.Fuse(),
     ]
-    if header.metadata.get(_PREFIX + "add_space_prefix", True):
+    if _adds_space_prefix(header):
         steps.insert(0, normalizers.Prepend(_SPACE_MARK))
         undo.append(decoders.Strip(" ", 1, 0))
     backend.normalizer = normalizers.Sequence(steps)
@@ -159,16 +200,9 @@ def _token_types(header: GGUFHeader, num_tokens: int) -> Sequence[int]:
 
 
 def _add_special_tokens(backend: tokenizers.Tokenizer, header: GGUFHeader) -> None:
-    tokens: Sequence[str] = header.require(_PREFIX + "tokens")
-    special = []
-    plain = []
-    for token, kind in zip(tokens, _token_types(header, len(tokens)), strict=True):
-        if kind == _CONTROL:
-            special.append(AddedToken(token, special=True, normalized=False))
-        elif kind == _USER_DEFINED:
-            plain.append(AddedToken(token, special=False, normalized=False))
-    backend.add_special_tokens(special)
-    backend.add_tokens(plain)
+    special, plain = gguf_added_tokens(header)
+    backend.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
+    backend.add_tokens([AddedToken(t, special=False, normalized=False) for t in plain])
 
 
 def _adds_bos_by_default(header: GGUFHeader) -> bool:

@@ -42,14 +42,23 @@ def load_tokenizer(path: str | Path, chat_template: str | None = None) -> Tokeni
     Raises:
         CheckpointError: no tokenizer there, or one of a kind that is not supported.
     """
-    location = Path(path)
-    if location.is_dir() and not (location / "tokenizer.json").exists():
-        location = _only_gguf_file(location)
+    location = find_tokenizer(Path(path))
     if location.is_dir():
         return _load_folder(location, chat_template)
+    return _load_gguf(location, chat_template)
+
+
+def find_tokenizer(location: Path) -> Path:
+    """The folder with `tokenizer.json`, or the GGUF file, at a path.
+
+    Raises:
+        CheckpointError: there is neither.
+    """
+    if location.is_dir() and not (location / "tokenizer.json").exists():
+        return _only_gguf_file(location)
     if not location.exists():
         raise CheckpointError(f"{location}: no such file or folder")
-    return _load_gguf(location, chat_template)
+    return location
 
 
 def _only_gguf_file(folder: Path) -> Path:

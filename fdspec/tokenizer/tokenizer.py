@@ -46,10 +46,13 @@ class Tokenizer:
         self._chat_template = chat_template
         self._source = source
         self._rules = read_decoder_rules(backend, source)
-        self._bytes = build_byte_table(backend, self._rules)
-        self.special_ids = frozenset(
-            token for token, added in backend.get_added_tokens_decoder().items() if added.special
+        added = backend.get_added_tokens_decoder()
+        self._bytes = build_byte_table(
+            backend.get_vocab(with_added_tokens=True),
+            {token: entry.content for token, entry in added.items()},
+            self._rules,
         )
+        self.special_ids = frozenset(token for token, entry in added.items() if entry.special)
         self._text_bytes = [
             b"" if token in self.special_ids else piece for token, piece in enumerate(self._bytes)
         ]
