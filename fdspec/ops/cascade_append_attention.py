@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 
 from fdspec.ops.arrays import Array, from_numpy, to_numpy
 from fdspec.ops.dispatch import kernels
-from fdspec.utils.bfloat16 import from_bfloat16
+from fdspec.utils.bfloat16 import from_bfloat16, to_bfloat16
+
+_PART_KEYS = 64
+_LOG2_E = np.float32(1.44269504)
 
 
 def cascade_append_attention(
@@ -35,6 +38,11 @@ def cascade_append_attention(
     A row's bits depend on its query and on the keys and values that it sees, in their order: not
     on other rows, on how a prompt is cut into steps, on block_size or threads; and a row of a tree
     has the bits that plain decoding of its path gives.
+
+    With bfloat16 caches the scaled query is rounded to bfloat16, and the weight of a key is cut to
+    bfloat16 after it has been scaled such that the largest of its part of 64 keys is 1; products
+    and sums are float32. Weights are divided by the sum of the cut weights. With float32 caches
+    everything is float32.
 
     Args:
         query: [rows, heads, head_dim] float32, after the rotary embedding.
@@ -71,11 +79,15 @@ def reference_cascade_append_attention(
     parents: Array,
     scale: float,
 ) -> Array:
-    """cascade_append_attention from its definition, in float64."""
+    """cascade_append_attention from its definition, in float64 but for the stated roundings."""
     rows, heads, head_dim = query.shape
     kv_heads, block_size = key_cache.shape[1:3]
-    queries = to_numpy(query).astype(np.float64)
     caches = (to_numpy(key_cache), to_numpy(value_cache))
+    is_bfloat16 = caches[0].dtype == np.uint16
+    # Such that the weight of a score is 2 ** score.
+    queries = to_numpy(query) * (np.float32(scale) * _LOG2_E)
+    if is_bfloat16:
+        queries = from_bfloat16(to_bfloat16(queries))
     splits = to_numpy(row_splits)
     output = np.zeros((rows, heads, head_dim))
     for sequence, context in enumerate(to_numpy(context_lens)):
@@ -88,8 +100,8 @@ def reference_cascade_append_attention(
                 keys, values = (
                     _float64(cache[blocks, kv_head, slots % block_size]) for cache in caches
                 )
-                scores = scale * (keys @ queries[row, head])
-                weights = np.exp(scores - scores.max())
+                scores = keys @ queries[row, head].astype(np.float64)
+                weights = _cut_weights(scores) if is_bfloat16 else np.exp2(scores - scores.max())
                 output[row, head] = weights @ values / weights.sum()
     return from_numpy(output.reshape(rows, heads * head_dim).astype(np.float32), query)
 
@@ -110,6 +122,17 @@ def visible_slots(context: int, parents: NDArray[np.int32], row: int) -> NDArray
         path.append(context + row)
         row = int(parents[row])
     return np.array([*range(context), *reversed(path)], dtype=np.int64)
+
+
+def _cut_weights(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Weights 2 ** score, up to a common factor, cut to bfloat16 in each part."""
+    weights = []
+    for first in range(0, len(scores), _PART_KEYS):
+        part = scores[first : first + _PART_KEYS]
+        bits = np.exp2(part - part.max()).astype(np.float32).view(np.uint32)
+        cut = (bits & np.uint32(0xFFFF0000)).view(np.float32)
+        weights.append(cut * np.exp2(part.max() - scores.max()))
+    return np.concatenate(weights)
 
 
 def _float64(entries: NDArray[np.generic]) -> NDArray[np.float64]:

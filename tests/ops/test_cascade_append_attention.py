@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fdspec.ops import cascade_append_attention, isa
+from fdspec.ops import cascade_append_attention, isa, supported_isas
 from fdspec.ops.cascade_append_attention import reference_cascade_append_attention
 from tests.ops.attention_steps import (
     Cache,
@@ -44,7 +44,12 @@ def test_matches_the_definition(backend: str, shape: Shape) -> None:
     expected = reference_cascade_append_attention(*arguments)
     actual = call(backend, "cascade_append_attention", "cascade_append_attention", *arguments)
     assert actual.dtype == np.float32
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-6)
+    if shape.bfloat16:
+        # A weight that the cut's edge is close to may fall to the other side: that is rare.
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-2)
+        assert np.abs(actual - expected).mean() < 1e-5
+    else:
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -108,6 +113,38 @@ def test_block_size_changes_no_bit(block_size: int) -> None:
     expected = attend(shape, tokens[:100], tokens[100:], chain(50))
     other = attend(replace(shape, block_size=block_size), tokens[:100], tokens[100:], chain(50))
     assert_same_bits(other, expected)
+
+
+@pytest.mark.parametrize(
+    "shape", [Shape(), Shape(bfloat16=False), Shape(block_size=16), Shape(block_size=7)]
+)
+def test_shared_prefixes_give_the_bits_of_sequences_alone(shape: Shape) -> None:
+    # Three that share 260 tokens, of which two share more; one by itself; two that share 140.
+    steps = [(300, chain(5)), (260, [-1, 0, 0, 1]), (261, chain(1)), (70, chain(9))]
+    steps += [(140, chain(70)), (150, chain(1))]
+    sharers = {1: (0, 260), 2: (0, 250), 5: (4, 140)}
+    cache = Cache(shape, [context + len(parents) for context, parents in steps])
+    queries = []
+    for sequence, (context, parents) in enumerate(steps):
+        if sequence in sharers:
+            owner, num_tokens = sharers[sequence]
+            num_blocks = num_tokens // shape.block_size
+            cache.table[sequence, :num_blocks] = cache.table[owner, :num_blocks]
+        tokens = random_tokens(shape, context + len(parents), sequence)
+        skipped = sharers.get(sequence, (0, 0))[1] // shape.block_size * shape.block_size
+        cache.append(sequence, skipped, tokens[skipped:])
+        queries.append(tokens.query[context:])
+    contexts = [context for context, _ in steps]
+    arguments = cache.arguments(queries, contexts, [parents for _, parents in steps])
+    table, splits = arguments[3], arguments[4]
+    for level, num_threads in settings():
+        with running(level, num_threads):
+            batch = cascade_append_attention(*arguments)
+        for sequence, (context, parents) in enumerate(steps):
+            alone = cache.arguments([queries[sequence]], [context], [parents])
+            alone = (*alone[:3], table[sequence : sequence + 1], *alone[4:])
+            rows = slice(splits[sequence], splits[sequence + 1])
+            assert_same_bits(batch[rows], cascade_append_attention(*alone))
 
 
 @pytest.mark.parametrize("shape", [Shape(), Shape(bfloat16=False)])
@@ -183,19 +220,23 @@ def test_no_rows(backend: str) -> None:
         assert result.shape == (0, 6 * 32)
 
 
-def test_later_rows_cannot_spoil_earlier_ones() -> None:
-    shape = Shape(bfloat16=False)
+@pytest.mark.parametrize("bfloat16", [False, True])
+@pytest.mark.parametrize("level", supported_isas())
+def test_later_rows_cannot_spoil_earlier_ones(level: str, bfloat16: bool) -> None:
+    shape = Shape(bfloat16=bfloat16)
     tokens = random_tokens(shape, 80)
     expected = attend(shape, tokens[:40], tokens[40:], chain(40))
     tokens.key[60:] = np.nan
     tokens.value[60:] = np.inf
     tokens.query[60:] = np.nan
-    spoilt = attend(shape, tokens[:40], tokens[40:], chain(40))
+    with running(level, 2):
+        spoilt = attend(shape, tokens[:40], tokens[40:], chain(40))
     assert_same_bits(spoilt[:20], expected[:20])
 
 
-def test_huge_scores_stay_finite() -> None:
-    shape = Shape(bfloat16=False)
+@pytest.mark.parametrize("bfloat16", [False, True])
+def test_huge_scores_stay_finite(bfloat16: bool) -> None:
+    shape = Shape(bfloat16=bfloat16)
     tokens = random_tokens(shape, 100)
     tokens.query[:] *= 1e4
     result = attend(shape, tokens[:50], tokens[50:], chain(50))

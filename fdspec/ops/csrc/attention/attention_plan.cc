@@ -16,43 +16,128 @@ constexpr int64_t kLoadCost = 8;
 constexpr int64_t kMinSliceCost = 64;
 // An item this many times smaller than a thread's share is not split.
 constexpr int64_t kWholeItems = 8;
+// Parts that must be common to sequences for reading them once to pay.
+constexpr int kMinSharedParts = 2;
+
+int rows_per_item(const AttentionShape& shape) {
+  return std::max(1, kTargetQueries / shape.group());
+}
+
+int num_rows_of(const AttentionRows& rows, int sequence) {
+  return rows.row_splits[sequence + 1] - rows.row_splits[sequence];
+}
+
+// Whole parts at the start of two sequences that are the same blocks, up to `limit`.
+int common_parts(const AttentionRows& rows, const AttentionBlocks& blocks, int a, int b,
+                 int limit) {
+  const int context = std::min(rows.context_lens[a], rows.context_lens[b]);
+  const int64_t slots = std::min<int64_t>(context, blocks.max_blocks * blocks.block_size);
+  limit = std::min(limit, static_cast<int>(slots / kPartKeys));
+  const int32_t* blocks_a = blocks.table + a * blocks.max_blocks;
+  const int32_t* blocks_b = blocks.table + b * blocks.max_blocks;
+  const int64_t most = (int64_t{limit} * kPartKeys + blocks.block_size - 1) / blocks.block_size;
+  const int64_t equal = std::mismatch(blocks_a, blocks_a + most, blocks_b).first - blocks_a;
+  return static_cast<int>(std::min<int64_t>(limit, equal * blocks.block_size / kPartKeys));
+}
 
 }  // namespace
 
-AttentionPlan::AttentionPlan(const AttentionRows& rows, const AttentionShape& shape)
-    : depths_(static_cast<size_t>(rows.num_rows)) {
-  const int group = shape.group();
-  const int block_rows = std::max(1, kTargetQueries / group);
+AttentionPlan::AttentionPlan(const AttentionRows& rows, const AttentionShape& shape) {
+  measure_depths(rows);
+  add_sequences(rows, shape, std::vector<int32_t>(static_cast<size_t>(rows.num_sequences)));
+}
+
+AttentionPlan::AttentionPlan(const AttentionRows& rows, const AttentionShape& shape,
+                             const AttentionBlocks& blocks) {
+  measure_depths(rows);
+  std::vector<int32_t> shared_parts(static_cast<size_t>(rows.num_sequences));
+  share_prefixes(rows, shape, blocks, &shared_parts);
+  add_sequences(rows, shape, shared_parts);
+}
+
+void AttentionPlan::measure_depths(const AttentionRows& rows) {
+  depths_.resize(static_cast<size_t>(rows.num_rows));
   for (int sequence = 0; sequence < rows.num_sequences; ++sequence) {
-    const int first = rows.row_splits[sequence];
-    const int num_rows = rows.row_splits[sequence + 1] - first;
-    const int32_t* parents = rows.parents + first;
-    int32_t* depths = depths_.data() + first;
-    int num_chain_rows = 0;
-    for (int row = 0; row < num_rows; ++row) {
+    const int32_t* parents = rows.parents + rows.row_splits[sequence];
+    int32_t* depths = depths_.data() + rows.row_splits[sequence];
+    for (int row = 0; row < num_rows_of(rows, sequence); ++row) {
       depths[row] = parents[row] < 0 ? 0 : depths[parents[row]] + 1;
-      if (num_chain_rows == row && parents[row] == row - 1) ++num_chain_rows;
-    }
-    for (int begin = 0; begin < num_rows; begin += block_rows) {
-      AttentionItem item;
-      item.sequence = sequence;
-      item.context = rows.context_lens[sequence];
-      item.first_row = first + begin;
-      item.num_rows = std::min(block_rows, num_rows - begin);
-      item.num_chain_rows = std::clamp(num_chain_rows - begin, 0, item.num_rows);
-      item.row_offset = begin;
-      const int32_t deepest = *std::max_element(depths + begin, depths + begin + item.num_rows);
-      item.num_parts = (item.context + deepest) / kPartKeys + 1;
-      item.part_cost = kLoadCost + item.num_rows * group;
-      max_queries_ = std::max(max_queries_, item.num_rows * group);
-      for (item.kv_head = 0; item.kv_head < shape.num_kv_heads; ++item.kv_head) {
-        item.start_cost = total_cost_;
-        total_cost_ += item.cost();
-        items_.push_back(item);
-      }
     }
   }
 }
+
+void AttentionPlan::share_prefixes(const AttentionRows& rows, const AttentionShape& shape,
+                                   const AttentionBlocks& blocks,
+                                   std::vector<int32_t>* shared_parts) {
+  Level level{0, 0, 0};
+  for (int first = 0, end = 0; first < rows.num_sequences; first = end) {
+    int parts = rows.context_lens[first] / kPartKeys;
+    const int least = std::max(kMinSharedParts, parts / 2);
+    for (end = first + 1; end < rows.num_sequences; ++end) {
+      // A sequence that shares little would take the rest from those that share much.
+      const int common = common_parts(rows, blocks, first, end, parts);
+      if (common < least) break;
+      parts = common;
+    }
+    if (end - first < 2) continue;
+    std::fill(shared_parts->begin() + first, shared_parts->begin() + end, parts);
+    const int end_row = rows.row_splits[end];
+    for (int row = rows.row_splits[first]; row < end_row; row += rows_per_item(shape)) {
+      AttentionItem item{};
+      item.sequence = first;
+      item.context = parts * kPartKeys;
+      item.first_row = row;
+      item.num_rows = std::min(rows_per_item(shape), end_row - row);
+      item.num_parts = parts;
+      item.is_prefix = true;
+      add_items(item, shape, &level);
+    }
+  }
+  if (level.end_item > 0) levels_.push_back(level);
+}
+
+void AttentionPlan::add_sequences(const AttentionRows& rows, const AttentionShape& shape,
+                                  const std::vector<int32_t>& shared_parts) {
+  Level level{static_cast<int>(items_.size()), static_cast<int>(items_.size()), 0};
+  for (int sequence = 0; sequence < rows.num_sequences; ++sequence) {
+    const int num_rows = num_rows_of(rows, sequence);
+    const int first = rows.row_splits[sequence];
+    const int32_t* parents = rows.parents + first;
+    int num_chain_rows = 0;
+    while (num_chain_rows < num_rows && parents[num_chain_rows] == num_chain_rows - 1) {
+      ++num_chain_rows;
+    }
+    for (int begin = 0; begin < num_rows; begin += rows_per_item(shape)) {
+      AttentionItem item{};
+      item.sequence = sequence;
+      item.context = rows.context_lens[sequence];
+      item.first_row = first + begin;
+      item.num_rows = std::min(rows_per_item(shape), num_rows - begin);
+      item.num_chain_rows = std::clamp(num_chain_rows - begin, 0, item.num_rows);
+      item.row_offset = begin;
+      const auto depths = depths_.begin() + item.first_row;
+      const int deepest = *std::max_element(depths, depths + item.num_rows);
+      item.first_part = shared_parts[static_cast<size_t>(sequence)];
+      item.num_parts = (item.context + deepest) / kPartKeys + 1 - item.first_part;
+      add_items(item, shape, &level);
+    }
+  }
+  levels_.push_back(level);
+}
+
+void AttentionPlan::add_items(AttentionItem item, const AttentionShape& shape, Level* level) {
+  const int num_queries = item.num_rows * shape.group();
+  max_queries_ = std::max(max_queries_, num_queries);
+  item.part_cost = kLoadCost + num_queries;
+  for (item.kv_head = 0; item.kv_head < shape.num_kv_heads; ++item.kv_head) {
+    item.start_cost = level->cost;
+    level->cost += item.cost();
+    items_.push_back(item);
+  }
+  level->end_item = static_cast<int>(items_.size());
+}
+
+int AttentionPlan::num_levels() const { return static_cast<int>(levels_.size()); }
 
 const AttentionItem& AttentionPlan::item(int index) const {
   return items_[static_cast<size_t>(index)];
@@ -60,17 +145,23 @@ const AttentionItem& AttentionPlan::item(int index) const {
 
 int AttentionPlan::depth(int row) const { return depths_[static_cast<size_t>(row)]; }
 
-AttentionCut AttentionPlan::cut(int index, int count) const {
-  if (index >= count) return {static_cast<int>(items_.size()), 0};
-  const int64_t target = total_cost_ * index / count;
+int AttentionPlan::num_rows() const { return static_cast<int>(depths_.size()); }
+
+int AttentionPlan::max_queries() const { return max_queries_; }
+
+AttentionCut AttentionPlan::cut(int level, int index, int count) const {
+  const Level& at = levels_[static_cast<size_t>(level)];
+  if (index >= count) return {at.end_item, 0};
+  const int64_t target = at.cost * index / count;
+  const auto begin = items_.begin() + at.first_item;
   const auto after = std::upper_bound(
-      items_.begin(), items_.end(), target,
+      begin, items_.begin() + at.end_item, target,
       [](int64_t cost, const AttentionItem& item) { return cost < item.start_cost; });
-  if (after == items_.begin()) return {0, 0};
+  if (after == begin) return {at.first_item, 0};
   const AttentionItem& holder = *(after - 1);
   const int64_t within = target - holder.start_cost;
   int64_t part = (within + holder.part_cost / 2) / holder.part_cost;
-  if (holder.cost() * kWholeItems <= total_cost_ / count) {
+  if (holder.cost() * kWholeItems <= at.cost / count) {
     part = 2 * within < holder.cost() ? 0 : holder.num_parts;
   }
   const int number = static_cast<int>(after - 1 - items_.begin());
@@ -80,17 +171,23 @@ AttentionCut AttentionPlan::cut(int index, int count) const {
 
 int AttentionPlan::max_leading_parts(int count) const {
   int most = 0;
-  for (int index = 1; index < count; ++index) {
-    const AttentionCut begin = cut(index, count);
-    if (begin.part == 0) continue;
-    const AttentionCut end = cut(index + 1, count);
-    const int last = end.item == begin.item ? end.part : item(begin.item).num_parts;
-    most = std::max(most, last - begin.part);
+  for (int level = 0; level < num_levels(); ++level) {
+    for (int index = 1; index < count; ++index) {
+      const AttentionCut begin = cut(level, index, count);
+      if (begin.part == 0) continue;
+      const AttentionCut end = cut(level, index + 1, count);
+      const int last = end.item == begin.item ? end.part : item(begin.item).num_parts;
+      most = std::max(most, last - begin.part);
+    }
   }
   return most;
 }
 
-int AttentionPlan::num_slices() const { return slices_for(total_cost_, kMinSliceCost); }
+int AttentionPlan::num_slices() const {
+  int64_t cost = 0;
+  for (const Level& level : levels_) cost += level.cost;
+  return slices_for(cost, kMinSliceCost);
+}
 
 std::string check_attention_rows(const AttentionRows& rows) {
   if (rows.row_splits[0] != 0) return "row_splits: must start with 0";

@@ -3,9 +3,13 @@
 // are split over threads. One plan serves all layers of the step.
 //
 // A row is a query token; its keys are the tokens of its sequence that it sees, in order of
-// position, taken in parts of kPartKeys. An item is a block of rows of one sequence and one key
-// head: they share a pass over the keys. A thread's share may start or end in the middle of an
-// item's parts, so that one long sequence keeps all threads busy.
+// position, taken in parts of kPartKeys. An item is a block of rows and one key head: they share a
+// pass over some parts of the keys. A thread's share may start or end in the middle of an item's
+// parts, so that one long sequence keeps all threads busy.
+//
+// Items come in up to two levels, the first for prefixes that neighbouring sequences have in
+// common: an item of that level has the rows of several sequences, and the items of the second
+// level go on from the states that it left.
 #pragma once
 
 #include <cstdint>
@@ -36,22 +40,32 @@ struct AttentionRows {
   int num_rows;
 };
 
+// Where the sequences' keys are; sequences that begin with the same blocks share a prefix.
+struct AttentionBlocks {
+  const int32_t* table;  // [num_sequences, max_blocks]
+  int64_t max_blocks;
+  int block_size;
+};
+
 struct AttentionItem {
-  int sequence;
+  int sequence;  // whose blocks are read
   int kv_head;
   int context;    // tokens of the sequence in the cache before this step
   int first_row;  // of the whole step
   int num_rows;
   int num_chain_rows;  // the first of these rows: each sees all rows of its sequence before it
   int row_offset;      // index of first_row inside the sequence
-  int num_parts;       // of the row with most keys
+  int first_part;      // more than 0: the rows have been through the parts before
+  int num_parts;       // from first_part to that of the row with most keys
+  bool is_prefix;      // of the first level: its rows go on in items of the second
   int64_t part_cost;
-  int64_t start_cost;  // sum over the items before
+  int64_t start_cost;  // sum over the items of its level before it
 
   FDSPEC_INLINE int64_t cost() const { return part_cost * num_parts; }
 };
 
-// A place in the list of all parts of all items: before `part` of `item`.
+// A place in the list of all parts of a level's items: before `part` (counted from the item's
+// first) of `item`.
 struct AttentionCut {
   int item;
   int part;
@@ -59,27 +73,49 @@ struct AttentionCut {
 
 class FDSPEC_EXPORT AttentionPlan {
  public:
-  // The rows must have passed check_attention_rows.
+  // The rows must have passed check_attention_rows. Without blocks no prefixes are shared.
   AttentionPlan(const AttentionRows& rows, const AttentionShape& shape);
+  AttentionPlan(const AttentionRows& rows, const AttentionShape& shape,
+                const AttentionBlocks& blocks);
 
+  // 1, or 2 if sequences share prefixes.
+  int num_levels() const;
   const AttentionItem& item(int index) const;
   // Tokens between the last context token and the row: 0 for a row whose parent is -1.
   int depth(int row) const;
 
-  // Where the share of thread `index` of `count` begins; that of thread `index + 1` is its end.
-  AttentionCut cut(int index, int count) const;
+  // Where the share of thread `index` of `count` in a level begins; that of thread `index + 1` is
+  // its end.
+  AttentionCut cut(int level, int index, int count) const;
 
+  // Rows of the step.
+  int num_rows() const;
   // Most (row, head) pairs of an item.
-  int max_queries() const { return max_queries_; }
+  int max_queries() const;
   // Most parts that a thread has to do of an item which another thread began.
   int max_leading_parts(int count) const;
   // Threads that are worth waking.
   int num_slices() const;
 
  private:
+  struct Level {
+    int first_item;
+    int end_item;
+    int64_t cost;
+  };
+
+  void measure_depths(const AttentionRows& rows);
+  // Sets the parts of each sequence that an item of the first level does.
+  void share_prefixes(const AttentionRows& rows, const AttentionShape& shape,
+                      const AttentionBlocks& blocks, std::vector<int32_t>* shared_parts);
+  void add_sequences(const AttentionRows& rows, const AttentionShape& shape,
+                     const std::vector<int32_t>& shared_parts);
+  // The item for every key head.
+  void add_items(AttentionItem item, const AttentionShape& shape, Level* level);
+
   std::vector<AttentionItem> items_;
+  std::vector<Level> levels_;
   std::vector<int32_t> depths_;
-  int64_t total_cost_ = 0;
   int max_queries_ = 0;
 };
 

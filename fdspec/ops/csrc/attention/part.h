@@ -1,45 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps of attention over one part of the keys: transposed loading, softmax, folding of states.
-//
-// The state of a query is stride floats: m, l, padding up to kStateHeader, then o.
+// Steps of attention over one part of the keys with a query's scores beside each other:
+// transposed loading and softmax.
 #pragma once
 
-#include <limits>
-
-#include "attention/attention_plan.h"
+#include "attention/keys.h"
+#include "attention/states.h"
 #include "attention/transpose.h"
 #include "common/vec.h"
 
 namespace fdspec {
 namespace FDSPEC_ISA {
 
-inline constexpr int kStateHeader = kLanes;
-inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-// Marks states as empty; an empty state's o is never read.
-FDSPEC_INLINE void clear_states(float* states, int count, int64_t stride) {
-  for (int i = 0; i < count; ++i) {
-    states[i * stride] = -kInfinity;
-    states[i * stride + 1] = 0.0f;
-  }
-}
-
-// keys[dim][kPartKeys] = rows[kPartKeys][dim] transposed, for the first `count` keys, rounded up
-// to kLanes.
-FDSPEC_INLINE void load_keys_transposed(const void* const* rows, int count, int dim, bool is_bf16,
-                                        float* keys) {
-  const int num_words = is_bf16 ? dim / 2 : dim;
-  for (int first = 0; first < count; first += kLanes) {
+// keys[dim][kPartKeys] = entries[kPartKeys][dim] transposed, for the first `count` keys, rounded up
+// to kLanes; keys that do not exist are those at `zeros`.
+FDSPEC_INLINE void load_keys_transposed(const PagedCache& cache, const PartKeys& part,
+                                        const float* zeros, float* keys) {
+  const int num_words = cache.is_bf16 ? cache.head_dim / 2 : cache.head_dim;
+  for (int first = 0; first < part.count; first += kLanes) {
+    for (int i = first; i < first + kLanes; ++i) prefetch_next(cache, part, i);
     for (int word = 0; word < num_words; word += kLanes) {
       const void* at[kLanes];
       for (int i = 0; i < kLanes; ++i) {
-        at[i] = static_cast<const int32_t*>(rows[first + i]) + word;
+        const char* entry = first + i < part.count
+                                ? static_cast<const char*>(cache.key) + part.offset[first + i]
+                                : reinterpret_cast<const char*>(zeros);
+        at[i] = entry + word * static_cast<int>(sizeof(int32_t));
       }
       const int width = min_of(kLanes, num_words - word);
       I16 words[kLanes];
       transpose_words(at, width, words);
       float* target = keys + first;
-      if (is_bf16) {
+      if (cache.is_bf16) {
         // Two neighbouring elements in a word: the even one in its lower half.
         const I16 upper = I16::broadcast(static_cast<int32_t>(0xFFFF0000));
 #pragma GCC unroll 16
@@ -60,24 +51,27 @@ FDSPEC_INLINE void load_keys_transposed(const void* const* rows, int count, int 
   }
 }
 
-// values[count][padded dim] = rows[count][dim]; the padding is 0.
-FDSPEC_INLINE void load_values(const void* const* rows, int count, int dim, bool is_bf16,
-                               float* values, int64_t stride) {
-  for (int key = 0; key < count; ++key) {
+// values[count][stride] = entries[count][dim] up to whole lanes; the padding is 0.
+FDSPEC_INLINE void load_values(const PagedCache& cache, const PartKeys& part, float* values,
+                               int64_t stride) {
+  for (int key = 0; key < part.count; ++key) {
+    const char* entry = static_cast<const char*>(cache.value) + part.offset[key];
     float* target = values + key * stride;
-    for (int i = 0; i < dim; i += kLanes) {
-      const int width = min_of(kLanes, dim - i);
+    for (int i = 0; i < cache.head_dim; i += kLanes) {
+      const int width = min_of(kLanes, cache.head_dim - i);
       const F16 value =
-          is_bf16 ? F16::load_bf16_partial(static_cast<const uint16_t*>(rows[key]) + i, width)
-                  : F16::load_partial(static_cast<const float*>(rows[key]) + i, width);
+          cache.is_bf16
+              ? F16::load_bf16_partial(reinterpret_cast<const uint16_t*>(entry) + i, width)
+              : F16::load_partial(reinterpret_cast<const float*>(entry) + i, width);
       value.store(target + i);
     }
   }
 }
 
-// Turns the first `count` of kPartKeys scores into exp(score - m), the others into 0; writes m and
-// their sum l to the state. l adds four vectors as a tree, then their lanes.
-FDSPEC_INLINE void softmax_part(float* scores, int count, float* state) {
+// Turns the first `count` of kPartKeys scores into weights, the others into 0; writes the largest
+// score and the sum of the weights. The sum adds four vectors as a tree, then their lanes.
+template <class Weights>
+FDSPEC_INLINE void softmax_part(float* scores, int count, float* m, float* l) {
   constexpr int kPanels = kPartKeys / kLanes;
   F16 values[kPanels];
   F16 top = splat(-kInfinity);
@@ -88,30 +82,12 @@ FDSPEC_INLINE void softmax_part(float* scores, int count, float* state) {
   }
   const float largest = top.reduce_max();
   for (int i = 0; i < kPanels; ++i) {
-    values[i] = exp(values[i] - splat(largest));
+    values[i] = Weights::weight(values[i] - splat(largest));
+    if constexpr (Weights::kIsBf16) values[i] = Weights::cut(values[i]);
     values[i].store(scores + i * kLanes);
   }
-  state[0] = largest;
-  state[1] = ((values[0] + values[1]) + (values[2] + values[3])).reduce_add();
-}
-
-// left = left followed by right. An empty right changes no bit.
-FDSPEC_INLINE void fold_state(float* left, const float* right, int padded_dim) {
-  if (right[1] == 0.0f) return;
-  if (left[1] == 0.0f) {
-    std::memcpy(left, right, sizeof(float) * static_cast<size_t>(kStateHeader + padded_dim));
-    return;
-  }
-  const float largest = max_of(left[0], right[0]);
-  const F16 shifts = select(M16::first(1), splat(left[0]), splat(right[0])) - splat(largest);
-  float weights[kLanes];
-  exp(shifts).store(weights);
-  left[0] = largest;
-  left[1] = left[1] * weights[0] + right[1] * weights[1];
-  const F16 left_weight = splat(weights[0]), right_weight = splat(weights[1]);
-  for (int i = kStateHeader; i < kStateHeader + padded_dim; i += kLanes) {
-    fma(F16::load(left + i), left_weight, F16::load(right + i) * right_weight).store(left + i);
-  }
+  *m = largest;
+  *l = ((values[0] + values[1]) + (values[2] + values[3])).reduce_add();
 }
 
 }  // namespace FDSPEC_ISA

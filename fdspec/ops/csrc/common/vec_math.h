@@ -38,6 +38,23 @@ FDSPEC_INLINE F16 exp(F16 x) {
   return p * power_of_two(half) * power_of_two(n - half);
 }
 
+// 2^x for x <= 0 within 3e-6 of itself, and exactly 1 at 0; for weights, which are rounded to
+// bfloat16 afterwards. Below -126 the result is a denormal or 0, which count as 0; a NaN that
+// arithmetic made stays a NaN.
+FDSPEC_INLINE F16 exp2_of_negative(F16 x) {
+  // Adding it rounds to an integer, which then stands in the sum's low bits.
+  const F16 rounder = splat(12582912.0f);
+  x = max(splat(-127.0f), x);
+  const F16 sum = x + rounder;
+  const F16 f = x - (sum - rounder);
+  F16 p = splat(0.009582853f);
+  p = fma(p, f, splat(0.055906426f));
+  p = fma(p, f, splat(0.24024099f));
+  p = fma(p, f, splat(0.693124175f));
+  p = fma(p, f, splat(1.0f));
+  return (p.as_int_bits() + shift_left<23>(sum.as_int_bits())).as_float_bits();
+}
+
 // Natural logarithm within 1.5 units in the last place. log(0) = -inf (denormals count as 0),
 // log(inf) = inf; negative numbers and NaN give NaN.
 FDSPEC_INLINE F16 log(F16 x) {

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which keys of a sequence an item's rows meet in one part, and where in the cache they are.
+#pragma once
+
+#include "attention/attention.h"
+#include "common/vec.h"
+
+namespace fdspec {
+namespace FDSPEC_ISA {
+
+// Some keys of one part and who sees them: row r sees the first min(count, base + r).
+struct PartKeys {
+  int64_t offset[kPartKeys];  // of the entry, in bytes from the start of the key or value cache
+  bool in_line[kPartKeys / kLanes];  // these kLanes entries follow each other in memory
+  int count;
+  int base;
+  const PartKeys* next;  // kPartKeys keys that will be needed after these, or null
+
+  FDSPEC_INLINE int visible(int row) const { return min_of(count, base + row); }
+};
+
+// Finds keys [begin, end) of the part, which are in slots of the item's sequence that follow each
+// other from `slot` on.
+FDSPEC_INLINE void locate_run(const AttentionArgs& args, const AttentionItem& item, int begin,
+                              int end, int slot, PartKeys* keys) {
+  const PagedCache& cache = args.cache;
+  const int32_t* blocks = args.block_table + item.sequence * args.max_blocks;
+  const int64_t entry_bytes = int64_t{cache.head_dim} * cache.element_size();
+  for (int i = begin; i < end;) {
+    const int block = slot / cache.block_size;
+    const int in_block = slot - block * cache.block_size;
+    const int64_t offset =
+        cache.offset(blocks[block], item.kv_head, in_block) * cache.element_size();
+    const int count = min_of(end - i, cache.block_size - in_block);
+    for (int j = 0; j < count; ++j) keys->offset[i + j] = offset + j * entry_bytes;
+    for (int lane = (i + kLanes - 1) / kLanes; (lane + 1) * kLanes <= i + count; ++lane) {
+      keys->in_line[lane] = true;
+    }
+    i += count;
+    slot += count;
+  }
+}
+
+// Finds the sequence's tokens at positions [first, first + count): they are in the slots of these
+// numbers.
+FDSPEC_INLINE void locate_keys(const AttentionArgs& args, const AttentionItem& item, int first,
+                               int count, PartKeys* keys) {
+  for (bool& in_line : keys->in_line) in_line = false;
+  keys->count = count;
+  keys->next = nullptr;
+  locate_run(args, item, 0, count, first, keys);
+}
+
+// Finds the tokens at positions [first, first + kPartKeys) that a tree row sees: those of the
+// context and the row's path. Returns false if there are none.
+FDSPEC_INLINE bool locate_path(const AttentionArgs& args, const AttentionItem& item, int row,
+                               int first, PartKeys* keys) {
+  const int32_t* parents = args.rows.parents + item.first_row - item.row_offset;
+  int position = item.context + args.plan->depth(item.first_row + row);
+  const int count = min_of(kPartKeys, position + 1 - first);
+  if (count <= 0) return false;
+  locate_keys(args, item, first, min_of(count, max_of(0, item.context - first)), keys);
+  keys->count = count;
+  for (int node = item.row_offset + row; node >= 0 && position >= first; --position) {
+    const int at = position - first;
+    if (at < kPartKeys) locate_run(args, item, at, at + 1, item.context + node, keys);
+    node = parents[node];
+  }
+  return true;
+}
+
+// Asks for entry i of the next part before it is needed: blocks are scattered over memory, so the
+// processor cannot foresee them. A few requests beside other work go twice as fast as many at once.
+FDSPEC_INLINE void prefetch_next(const PagedCache& cache, const PartKeys& keys, int i) {
+  if (keys.next == nullptr) return;
+  constexpr int kLineBytes = 64;
+  const int64_t entry_bytes = int64_t{cache.head_dim} * cache.element_size();
+  for (int64_t byte = keys.next->offset[i]; byte < keys.next->offset[i] + entry_bytes;
+       byte += kLineBytes) {
+    prefetch(static_cast<const char*>(cache.key) + byte);
+    prefetch(static_cast<const char*>(cache.value) + byte);
+  }
+}
+
+}  // namespace FDSPEC_ISA
+}  // namespace fdspec

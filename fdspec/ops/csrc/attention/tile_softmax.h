@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// Softmax over one part of the keys of a tile of up to 16 queries. Scores come as a tile product
+// leaves them, a row for each key; weights leave as bfloat16, a row for each query. Only x.amx.cc
+// files may include this.
+//
+// A vector holds the scores of kLanes / kWidth neighbouring keys and kWidth queries: so few queries
+// need few vectors. Largest scores and sums run over vectors, and over lanes at the end only.
+#pragma once
+
+#include <immintrin.h>
+
+#include "attention/attention.h"
+#include "attention/states.h"
+#include "attention/transpose.h"
+#include "common/vec.h"
+
+namespace fdspec {
+namespace amx {
+
+using namespace avx512;  // NOLINT: this header is a part of the same kernels
+
+// Lane i of the result is lane i + kShift of v, cyclically; kShift is 4 or 8.
+template <int kShift>
+FDSPEC_INLINE F16 rotate_lanes(F16 v) {
+  return {_mm512_shuffle_f32x4(v.v, v.v, kShift == 8 ? 0x4E : 0x39)};
+}
+
+// Who sees what in a tile: lane i belongs to query i % kWidth and, in vector j, to key
+// j * kLanes / kWidth + i / kWidth; `limits` is how many keys the query sees, less i / kWidth.
+template <int kWidth>
+FDSPEC_INLINE I16 lane_limits(I16 visible) {
+  if constexpr (kWidth == kLanes) return visible;
+  constexpr int kShift = kWidth == 8 ? 3 : 2;
+  const I16 lanes = I16::iota();
+  const I16 query = lanes & I16::broadcast(kWidth - 1);
+  return I16{_mm512_permutexvar_epi32(query.v, visible.v)} - shift_right<kShift>(lanes);
+}
+
+template <int kWidth, bool kMasked>
+class TileSoftmax {
+ public:
+  // scores: [kPartKeys, kTileQueries]; visible: keys that each query sees, used if kMasked.
+  FDSPEC_INLINE TileSoftmax(const float* scores, I16 visible)
+      : scores_(scores), limits_(kMasked ? lane_limits<kWidth>(visible) : visible) {}
+
+  // Writes m and l of kWidth queries, and their weights, pairs of keys in a word: [pairs, kWidth].
+  FDSPEC_INLINE void run(uint32_t* pairs, float* m, float* l) const {
+    const F16 largest = find_largest();
+    largest.store(m);
+    F16 sums[kQuarter];
+    constexpr int kStep = kWidth == kLanes ? 2 : 1;
+#pragma GCC unroll 2
+    for (int i = 0; i < kQuarter; i += kStep) {
+      F16 weights[4][kStep];
+#pragma GCC unroll 4
+      for (int quarter = 0; quarter < 4; ++quarter) {
+#pragma GCC unroll 2
+        for (int j = 0; j < kStep; ++j) {
+          weights[quarter][j] = weight(quarter * kQuarter + i + j, largest);
+        }
+        store_pairs(weights[quarter], pairs + (quarter * kQuarter + i) * (kLanes / 2));
+      }
+#pragma GCC unroll 2
+      for (int j = 0; j < kStep; ++j) {
+        sums[i + j] = (weights[0][j] + weights[1][j]) + (weights[2][j] + weights[3][j]);
+      }
+    }
+    add_up(sums).store(l);
+  }
+
+ private:
+  static constexpr int kKeys = kLanes / kWidth;  // of a vector
+  static constexpr int kVectors = kPartKeys / kKeys;
+  static constexpr int kQuarter = kVectors / 4;
+
+  FDSPEC_INLINE F16 score(int vector) const {
+    const float* row = scores_ + vector * kKeys * kTileQueries;
+    F16 value;
+    if constexpr (kWidth == 16) {
+      value = F16::load(row);
+    } else if constexpr (kWidth == 8) {
+      const __m512 low = _mm512_castps256_ps512(_mm256_loadu_ps(row));
+      value.v = _mm512_insertf32x8(low, _mm256_loadu_ps(row + kTileQueries), 1);
+    } else {
+      __m512 quarters = _mm512_castps128_ps512(_mm_loadu_ps(row));
+      quarters = _mm512_insertf32x4(quarters, _mm_loadu_ps(row + kTileQueries), 1);
+      quarters = _mm512_insertf32x4(quarters, _mm_loadu_ps(row + 2 * kTileQueries), 2);
+      value.v = _mm512_insertf32x4(quarters, _mm_loadu_ps(row + 3 * kTileQueries), 3);
+    }
+    return kMasked ? select(is_seen(vector), value, splat(-kInfinity)) : value;
+  }
+
+  FDSPEC_INLINE M16 is_seen(int vector) const { return limits_ > I16::broadcast(vector * kKeys); }
+
+  FDSPEC_INLINE F16 find_largest() const {
+    F16 top[4] = {score(0), score(1), score(2), score(3)};
+#pragma GCC unroll 4
+    for (int i = 4; i < kVectors; i += 4) {
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) top[j] = max(top[j], score(i + j));
+    }
+    F16 largest = max(max(top[0], top[1]), max(top[2], top[3]));
+    if constexpr (kWidth <= 8) largest = max(largest, rotate_lanes<8>(largest));
+    if constexpr (kWidth <= 4) largest = max(largest, rotate_lanes<4>(largest));
+    return largest;
+  }
+
+  FDSPEC_INLINE F16 weight(int vector, F16 largest) const {
+    const F16 cut = BFloat16Weights::cut(BFloat16Weights::weight(score(vector) - largest));
+    return kMasked ? select(is_seen(vector), cut, F16::zero()) : cut;
+  }
+
+  // The words of two vectors of one key each, or of one vector of more keys.
+  FDSPEC_INLINE void store_pairs(const F16* weights, uint32_t* words) const {
+    const __m512i bits = weights[0].as_int_bits().v;
+    if constexpr (kWidth == 16) {
+      _mm512_storeu_si512(words,
+                          _mm512_or_si512(_mm512_srli_epi32(bits, 16), weights[1].as_int_bits().v));
+    } else {
+      // Keys 0, 2 to the lower half, 1, 3 to the upper one; with two keys they are there.
+      const __m512i apart = kWidth == 8 ? bits : _mm512_shuffle_i32x4(bits, bits, 0xD8);
+      const __m256i even = _mm512_castsi512_si256(_mm512_srli_epi32(apart, 16));
+      const __m256i odd = _mm512_extracti64x4_epi64(apart, 1);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(words), _mm256_or_si256(even, odd));
+    }
+  }
+
+  // Adds sums of keys that are 8, 4, 2 and 1 apart.
+  FDSPEC_INLINE F16 add_up(F16* sums) const {
+#pragma GCC unroll 4
+    for (int count = kQuarter / 2; count >= 1; count /= 2) {
+#pragma GCC unroll 8
+      for (int i = 0; i < count; ++i) sums[i] = sums[i] + sums[i + count];
+    }
+    F16 sum = sums[0];
+    if constexpr (kWidth <= 8) sum = sum + rotate_lanes<8>(sum);
+    if constexpr (kWidth <= 4) sum = sum + rotate_lanes<4>(sum);
+    return sum;
+  }
+
+  const float* scores_;
+  const I16 limits_;
+};
+
+// weights[kWidth][kPartKeys] = the pairs of keys transposed.
+template <int kWidth>
+FDSPEC_INLINE void transpose_pairs(const uint32_t* pairs, uint16_t* weights) {
+  for (int first = 0; first < kPartKeys / 2; first += kLanes) {
+    const void* rows[kLanes];
+    for (int i = 0; i < kLanes; ++i) rows[i] = pairs + (first + i) * kWidth;
+    I16 words[kLanes];
+    transpose_words(rows, kWidth, words);
+#pragma GCC unroll 16
+    for (int i = 0; i < kWidth; ++i) words[i].store(weights + i * kPartKeys + 2 * first);
+  }
+}
+
+template <int kWidth, bool kMasked>
+FDSPEC_INLINE void softmax_tile(const float* scores, I16 visible, uint32_t* pairs,
+                                uint16_t* weights, States states) {
+  TileSoftmax<kWidth, kMasked>(scores, visible).run(pairs, states.m, states.l);
+  transpose_pairs<kWidth>(pairs, weights);
+}
+
+}  // namespace amx
+}  // namespace fdspec
