@@ -18,9 +18,9 @@ GREEDY_TEMPERATURE = 1e-5
 """Below this temperature a row takes the most likely token, and no noise enters."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class RowParams:
-    """Sampling parameters of R rows.
+    """Sampling parameters of R rows. Ops only read them; whoever made them may renew the fields.
 
     The processors work in float32, in the order of the attributes below: repetition, frequency,
     presence, bias, mask, temperature, top_k, top_p, min_p, and then noise. At least one token is

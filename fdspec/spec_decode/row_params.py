@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from itertools import accumulate
 
 import numpy as np
 
@@ -21,6 +21,17 @@ from fdspec.spec_decode.token_counts import NO_COUNTS, CountEntries, TokenCounts
 _MAX_CACHED_LAYOUTS = 128
 _Biases = list[tuple[int, float]]
 _Fields = dict[str, np.ndarray]
+_DENSE = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "seed",
+    "choice",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
 
 
 class RowParamsBuilder:
@@ -39,104 +50,76 @@ class RowParamsBuilder:
         self._always_greedy = always_greedy
         self._counts: dict[SequenceId, TokenCounts] = {}
         self._greedy: dict[int, RowParams] = {}
-        self._layouts: dict[tuple[tuple[int, int, int], ...], _Layout] = {}
+        self._layouts: dict[tuple[tuple[int, int], ...], _Layout] = {}
 
     def build(self, sequences: Sequence[SequencePlan]) -> RowParams:
         """Parameters of all rows, in order: 1 + num_draft_rows for each sequence.
 
+        The arrays are valid until the next call.
+
         Args:
             sequences: sequences that sample.
         """
-        if all(self._is_plain_greedy(sequence) for sequence in sequences):
-            return self._greedy_rows(sum(1 + s.num_draft_rows for s in sequences))
-        positions = [_positions(sequence) for sequence in sequences]
-        fields: _Fields = {"position": np.array([p for each in positions for p in each], np.uint32)}
-        if any(sequence.params.has_penalties for sequence in sequences):
-            fields |= self._count_fields(sequences)
-        if any(self._may_bias(sequence) for sequence in sequences):
-            fields |= self._bias_fields(sequences, positions)
-        return replace(self._layout(sequences), **fields)
+        layout = self._layout(sequences)
+        num_rows = [1 if s.draft is None else 1 + len(s.draft.tokens) for s in sequences]
+        if layout.is_plain_greedy:
+            return self._greedy_rows(sum(num_rows))
+        positions = _positions(sequences)
+        rows = layout.rows(num_rows)
+        rows.position = np.array(positions, np.uint32)
+        if layout.has_penalties:
+            self._set_counts(rows, sequences)
+        if layout.may_bias:
+            self._set_biases(rows, sequences, positions)
+        return rows
 
     def forget(self, sequence_ids: Iterable[SequenceId]) -> None:
         """Drop the counts of ended sequences; unknown ids are ignored."""
         for sequence_id in sequence_ids:
             self._counts.pop(sequence_id, None)
 
-    def _is_plain_greedy(self, sequence: SequencePlan) -> bool:
-        params = sequence.params
-        return (
-            (self._always_greedy or params.is_greedy)
-            and not params.has_penalties
-            and not self._may_bias(sequence)
-        )
-
-    def _may_bias(self, sequence: SequencePlan) -> bool:
-        params = sequence.params
-        return bool(
-            params.logit_bias
-            or params.bad_words_token_ids
-            or sequence.num_output < params.min_tokens
-        )
-
     def _greedy_rows(self, num_rows: int) -> RowParams:
         if num_rows not in self._greedy:
             self._greedy[num_rows] = RowParams.greedy(num_rows)
         return self._greedy[num_rows]
 
-    def _layout(self, sequences: Sequence[SequencePlan]) -> RowParams:
-        """What depends on neither position nor history; mostly the same from step to step."""
-        key = tuple((id(s.params), s.sequence_id[1], s.num_draft_rows) for s in sequences)
+    def _layout(self, sequences: Sequence[SequencePlan]) -> _Layout:
+        """What depends on neither position, history nor draft; mostly the same in every step."""
+        key = tuple([(id(s.params), s.sequence_id[1]) for s in sequences])
         layout = self._layouts.get(key)
         if layout is None:
             if len(self._layouts) == _MAX_CACHED_LAYOUTS:
                 self._layouts.clear()
-            layout = _Layout([s.params for s in sequences], self._dense_fields(sequences))
+            choices = [s.sequence_id[1] for s in sequences]
+            layout = _Layout(
+                [s.params for s in sequences], choices, always_greedy=self._always_greedy
+            )
             self._layouts[key] = layout
-        return layout.rows
+        return layout
 
-    def _dense_fields(self, sequences: Sequence[SequencePlan]) -> RowParams:
-        lengths = [1 + sequence.num_draft_rows for sequence in sequences]
-        params = [sequence.params for sequence in sequences]
-        seeds = [p.seed for p in params]
-        assert None not in seeds, "the seed is set when a request is submitted"
-
-        def rows(values: Sequence[float | int | None], dtype: type[np.generic]) -> np.ndarray:
-            return np.repeat(np.array(values, dtype), lengths)
-
-        temperatures = [0.0 if self._always_greedy else p.temperature for p in params]
-        alike = RowParams.alike(
-            sum(lengths),
-            temperature=rows(temperatures, np.float32),
-            top_k=rows([p.top_k for p in params], np.int32),
-            top_p=rows([p.top_p for p in params], np.float32),
-            min_p=rows([p.min_p for p in params], np.float32),
-            seed=rows(seeds, np.uint64),
-            choice=rows([s.sequence_id[1] for s in sequences], np.uint32),
-        )
-        return replace(
-            alike,
-            repetition_penalty=rows([p.repetition_penalty for p in params], np.float32),
-            presence_penalty=rows([p.presence_penalty for p in params], np.float32),
-            frequency_penalty=rows([p.frequency_penalty for p in params], np.float32),
-        )
-
-    def _count_fields(self, sequences: Sequence[SequencePlan]) -> _Fields:
+    def _set_counts(self, rows: RowParams, sequences: Sequence[SequencePlan]) -> None:
         entries: list[CountEntries] = []
         for sequence in sequences:
             if not sequence.params.has_penalties:
                 entries += [NO_COUNTS] * (1 + sequence.num_draft_rows)
                 continue
             counts = self._counts_of(sequence)
-            for path in _paths(sequence):
+            entries.append(counts.entries())
+            if sequence.draft is not None:
                 # A token outside the vocabulary is never accepted: rows behind it do not matter.
-                is_real = all(0 <= token < self._vocab_size for token in path)
-                entries.append(counts.with_path(path if is_real else []))
-        return {
-            "count_splits": _splits([len(entry.ids) for entry in entries]),
-            "count_ids": np.concatenate([entry.ids for entry in entries]),
-            "output_counts": np.concatenate([entry.output_counts for entry in entries]),
-            "in_prompt": np.concatenate([entry.in_prompt for entry in entries]),
-        }
+                entries += [
+                    counts.with_path(path if self._is_real(path) else [])
+                    for path in paths(sequence.draft)
+                ]
+        rows.count_splits = _splits([len(entry.ids) for entry in entries])
+        if len(entries) == 1:
+            rows.count_ids, rows.output_counts, rows.in_prompt = entries[0]
+        else:
+            columns = zip(*entries, strict=True)
+            rows.count_ids, rows.output_counts, rows.in_prompt = map(np.concatenate, columns)
+
+    def _is_real(self, path: list[int]) -> bool:
+        return all(0 <= token < self._vocab_size for token in path)
 
     def _counts_of(self, sequence: SequencePlan) -> TokenCounts:
         counts = self._counts.get(sequence.sequence_id)
@@ -147,21 +130,19 @@ class RowParamsBuilder:
             counts.update(sequence.history)
         return counts
 
-    def _bias_fields(
-        self, sequences: Sequence[SequencePlan], positions: Sequence[list[int]]
-    ) -> _Fields:
+    def _set_biases(
+        self, rows: RowParams, sequences: Sequence[SequencePlan], positions: list[int]
+    ) -> None:
         biases: _Biases = []
         lengths: list[int] = []
-        for sequence, sequence_positions in zip(sequences, positions, strict=True):
-            for path, position in zip(_paths(sequence), sequence_positions, strict=True):
-                row = self._biases(sequence, path, position)
+        for sequence in sequences:
+            for path in _paths(sequence):
+                row = self._biases(sequence, path, positions[len(lengths)])
                 biases += row
                 lengths.append(len(row))
-        return {
-            "bias_splits": _splits(lengths),
-            "bias_ids": np.array([token for token, _ in biases], np.int32),
-            "bias_values": np.array([value for _, value in biases], np.float32),
-        }
+        rows.bias_splits = _splits(lengths)
+        rows.bias_ids = np.array([token for token, _ in biases], np.int32)
+        rows.bias_values = np.array([value for _, value in biases], np.float32)
 
     def _biases(self, sequence: SequencePlan, path: list[int], position: int) -> _Biases:
         params = sequence.params
@@ -176,19 +157,63 @@ class RowParamsBuilder:
         return biases
 
 
-class _Layout(NamedTuple):
-    """Parameters of rows, and the objects whose ids are their key, which this keeps alive."""
+class _Layout:
+    """Parameters of some sequences, and of their rows in the latest step.
 
-    params: list[SamplingParams]
-    rows: RowParams
+    Attributes:
+        is_plain_greedy: every row takes its largest logit as it is.
+        has_penalties: some rows need counts.
+        may_bias: some rows may have biases.
+    """
+
+    def __init__(
+        self, params: list[SamplingParams], choices: list[int], *, always_greedy: bool
+    ) -> None:
+        # The ids of these objects are the layout's key: they must not be given to others.
+        self._params = params
+        self.has_penalties = any(p.has_penalties for p in params)
+        self.may_bias = any(
+            p.logit_bias or p.bad_words_token_ids or p.min_tokens > 0 for p in params
+        )
+        is_greedy = always_greedy or all(p.is_greedy for p in params)
+        self.is_plain_greedy = is_greedy and not self.has_penalties and not self.may_bias
+        seeds = [p.seed for p in params]
+        assert None not in seeds, "the seed is set when a request is submitted"
+        self._sequences = RowParams.alike(
+            len(params),
+            temperature=[0.0 if always_greedy else p.temperature for p in params],
+            top_k=[p.top_k for p in params],
+            top_p=[p.top_p for p in params],
+            min_p=[p.min_p for p in params],
+            seed=np.array(seeds, np.uint64),
+            choice=choices,
+        )
+        for name in ("repetition_penalty", "presence_penalty", "frequency_penalty"):
+            setattr(self._sequences, name, np.array([getattr(p, name) for p in params], np.float32))
+        self._num_rows = [1] * len(params)
+        self._rows = self._sequences
+
+    def rows(self, num_rows: list[int]) -> RowParams:
+        """So many rows for each sequence; only the fields in _DENSE are filled in anew."""
+        if num_rows != self._num_rows:
+            index = np.repeat(np.arange(len(num_rows)), num_rows)
+            dense: _Fields = {name: getattr(self._sequences, name)[index] for name in _DENSE}
+            splits = np.zeros(len(index) + 1, np.int64)
+            self._rows = replace(self._sequences, count_splits=splits, bias_splits=splits, **dense)
+            self._num_rows = num_rows
+        return self._rows
 
 
-def _positions(sequence: SequencePlan) -> list[int]:
+def _positions(sequences: Sequence[SequencePlan]) -> list[int]:
     """Output index of the token that each row chooses."""
-    first = sequence.num_output
-    if sequence.draft is None:
-        return [first]
-    return [first, *(first + depth for depth in depths(sequence.draft.parents.tolist()))]
+    positions = []
+    for sequence in sequences:
+        # Sequences that sample have all of their prompt in the history.
+        first = len(sequence.history) - sequence.num_prompt
+        positions.append(first)
+        if sequence.draft is not None:
+            positions += [first + depth for depth in depths(sequence.draft.parents.tolist())]
+    return positions
 
 
 def _paths(sequence: SequencePlan) -> list[list[int]]:
@@ -207,4 +232,4 @@ def _ends_with(sequence: SequencePlan, path: list[int], word: tuple[int, ...]) -
 
 
 def _splits(lengths: list[int]) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return np.array([0, *accumulate(lengths)], np.int64)

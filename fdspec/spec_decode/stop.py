@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from fdspec.core import FinishReason, SequencePlan
+from fdspec.core import FinishReason, SamplingParams, SequencePlan
+
+_MAX_CACHED_RULES = 1024
 
 
 class Trimmed(NamedTuple):
@@ -26,6 +28,14 @@ class Trimmed(NamedTuple):
     num_tokens: int
     finish: FinishReason | None = None
     stop_reason: int | str | None = None
+
+
+class _Rules(NamedTuple):
+    """What ends an output, by its parameters. Kept while the parameters are in use."""
+
+    params: SamplingParams
+    end_ids: frozenset[int]
+    stop_bytes: tuple[bytes, ...]
 
 
 class StopWalk:
@@ -45,6 +55,7 @@ class StopWalk:
         self._eos_ids = frozenset(eos_ids)
         self._token_bytes = token_bytes
         self._max_model_len = max_model_len
+        self._rules: dict[int, _Rules] = {}
 
     def trim(self, tokens: Sequence[int], sequence: SequencePlan) -> Trimmed:
         """Cut a run of tokens after the first one that ends the output. Does not modify.
@@ -56,31 +67,42 @@ class StopWalk:
             sequence: the sequence as it was before.
         """
         params = sequence.params
-        stop_bytes = [text.encode() for text in params.stop]
-        tail = self._tail(sequence, stop_bytes)
+        _, end_ids, stop_bytes = self._rules_of(params)
+        tail = self._tail(sequence, stop_bytes) if stop_bytes else b""
         assert params.max_tokens is not None
         max_output = min(params.max_tokens, self._max_model_len - sequence.num_prompt)
-        for index, token in enumerate(tokens):
-            num_output = sequence.num_output + index + 1
-            if num_output > params.min_tokens:
-                if token in self._eos_ids and not params.ignore_eos:
-                    return Trimmed(index + 1, FinishReason.STOP)
-                if token in params.stop_token_ids:
-                    return Trimmed(index + 1, FinishReason.STOP, token)
+        num_output = sequence.num_output
+        for count, token in enumerate(tokens, 1):
+            num_output += 1
+            if token in end_ids and num_output > params.min_tokens:
+                is_eos = token in self._eos_ids and not params.ignore_eos
+                return Trimmed(count, FinishReason.STOP, None if is_eos else token)
             if stop_bytes:
                 new = self._bytes_of(token)
                 if new and num_output >= params.min_tokens:
                     found = _first_match(tail, new, stop_bytes)
                     if found is not None:
-                        return Trimmed(index + 1, FinishReason.STOP, params.stop[found])
+                        return Trimmed(count, FinishReason.STOP, params.stop[found])
                 tail += new
             if num_output >= max_output:
-                return Trimmed(index + 1, FinishReason.LENGTH)
+                return Trimmed(count, FinishReason.LENGTH)
         return Trimmed(len(tokens))
 
-    def _tail(self, sequence: SequencePlan, stop_bytes: list[bytes]) -> bytes:
+    def _rules_of(self, params: SamplingParams) -> _Rules:
+        rules = self._rules.get(id(params))
+        if rules is None:
+            if len(self._rules) == _MAX_CACHED_RULES:
+                self._rules.clear()
+            end_ids = frozenset(params.stop_token_ids)
+            if not params.ignore_eos:
+                end_ids |= self._eos_ids
+            rules = _Rules(params, end_ids, tuple(text.encode() for text in params.stop))
+            self._rules[id(params)] = rules
+        return rules
+
+    def _tail(self, sequence: SequencePlan, stop_bytes: tuple[bytes, ...]) -> bytes:
         """The end of the output so far, as long as a stop string that is not yet complete."""
-        needed = max(map(len, stop_bytes), default=1) - 1
+        needed = max(map(len, stop_bytes)) - 1
         tail = b""
         position = len(sequence.history)
         while len(tail) < needed and position > sequence.num_prompt:
@@ -92,7 +114,7 @@ class StopWalk:
         return self._token_bytes[token] if token < len(self._token_bytes) else b""
 
 
-def _first_match(tail: bytes, new: bytes, stop_bytes: list[bytes]) -> int | None:
+def _first_match(tail: bytes, new: bytes, stop_bytes: Sequence[bytes]) -> int | None:
     """Index of the stop string that begins first among those that end inside `new`."""
     best: tuple[int, int, int] | None = None
     for index, stop in enumerate(stop_bytes):

@@ -8,6 +8,7 @@ and accept policies are not its business. Called by the verifier.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -17,8 +18,6 @@ from fdspec.core import SequencePlan
 from fdspec.ops import RowParams, processed_probabilities, sample_rows, verify_tree
 from fdspec.spec_decode.acceptance import KeyedOracle, walk
 from fdspec.spec_decode.draft_tree import deepest_path
-
-_NO_TOKENS = np.zeros(0, np.int32)
 
 MAX_TOPP_CANDIDATES = 5
 """`topp` accepts a draft token only if it is among so many most likely tokens of its row."""
@@ -45,14 +44,15 @@ def target_match(
 ) -> list[Choice]:
     """Accept drafts that equal the target's own tokens: the output never depends on the draft."""
     targets = sample_rows(logits, params)
-    drafts = [sequence.draft for sequence in sequences]
-    if not any(drafts):
+    drafts = [sequence.draft for sequence in sequences if sequence.draft is not None]
+    if not drafts:
         return [Choice([], token) for token in targets.tolist()]
+    num_drafted = [0 if s.draft is None else len(s.draft.tokens) for s in sequences]
     result = verify_tree(
-        np.concatenate([_NO_TOKENS if draft is None else draft.tokens for draft in drafts]),
-        np.concatenate([_NO_TOKENS if draft is None else draft.parents for draft in drafts]),
+        np.concatenate([draft.tokens for draft in drafts]),
+        np.concatenate([draft.parents for draft in drafts]),
         targets,
-        np.cumsum([0, *(sequence.num_draft_rows for sequence in sequences)]),
+        np.array([0, *accumulate(num_drafted)]),
     )
     accepted, splits = result.accepted.tolist(), result.splits.tolist()
     return [

@@ -43,10 +43,13 @@ class TokenCounts:
         """
         prompt_ids = np.unique(history[:num_prompt])
         size = len(prompt_ids)
-        self._ids = np.empty(max(2 * size, 16), np.int32)
-        self._ids[:size] = prompt_ids
-        self._counts = np.zeros(len(self._ids), np.int32)
-        self._num_from_prompt = size
+        capacity = max(2 * size, 16)
+        # Room for more than the tokens so far; entries in use come first.
+        self._entries = CountEntries(
+            np.zeros(capacity, np.int32), np.zeros(capacity, np.int32), np.zeros(capacity, np.uint8)
+        )
+        self._entries.ids[:size] = prompt_ids
+        self._entries.in_prompt[:size] = 1
         self._index_of = {token: index for index, token in enumerate(prompt_ids.tolist())}
         self.num_tokens = num_prompt
         self.update(history)
@@ -54,27 +57,33 @@ class TokenCounts:
     def update(self, history: NDArray[np.int32]) -> None:
         """Count the tokens behind those already counted; history only ever grows."""
         for token in history[self.num_tokens :].tolist():
-            index = self._index_of.setdefault(token, len(self._index_of))
-            if index == len(self._ids):
-                self._ids = np.concatenate([self._ids, np.empty_like(self._ids)])
-                self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
-            self._ids[index] = token
-            self._counts[index] += 1
+            index = self._index_of.get(token)
+            if index is None:
+                index = self._index_of[token] = len(self._index_of)
+                if index == len(self._entries.ids):
+                    self._entries = CountEntries(
+                        *(np.concatenate([a, np.zeros_like(a)]) for a in self._entries)
+                    )
+                self._entries.ids[index] = token
+            self._entries.output_counts[index] += 1
         self.num_tokens = len(history)
+
+    def entries(self) -> CountEntries:
+        """The counts; valid until the next update. Does not modify."""
+        size = len(self._index_of)
+        ids, output_counts, in_prompt = self._entries
+        return CountEntries(ids[:size], output_counts[:size], in_prompt[:size])
 
     def with_path(self, path: Sequence[int]) -> CountEntries:
         """Counts as if the tokens of a draft path were output too. Does not modify."""
-        size = len(self._index_of)
         new = [token for token in dict.fromkeys(path) if token not in self._index_of]
-        index_of = {token: size + offset for offset, token in enumerate(new)}
-        total = size + len(new)
-        ids = np.empty(total, np.int32)
-        ids[:size] = self._ids[:size]
-        ids[size:] = new
-        counts = np.zeros(total, np.int32)
-        counts[:size] = self._counts[:size]
+        known = self.entries()
+        index_of = {token: len(known.ids) + offset for offset, token in enumerate(new)}
+        counts = np.concatenate([known.output_counts, np.zeros(len(new), np.int32)])
         for token in path:
             counts[self._index_of.get(token, index_of.get(token, -1))] += 1
-        in_prompt = np.zeros(total, np.uint8)
-        in_prompt[: self._num_from_prompt] = 1
-        return CountEntries(ids, counts, in_prompt)
+        return CountEntries(
+            np.concatenate([known.ids, np.array(new, np.int32)]),
+            counts,
+            np.concatenate([known.in_prompt, np.zeros(len(new), np.uint8)]),
+        )

@@ -8,7 +8,7 @@ logprobs. Never changes a sequence; keeps only token counts, which history could
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,48 +59,61 @@ class SpeculativeVerifier:
         """One verdict for each sequence that samples or wants prompt logprobs. Does not modify."""
         splits = output.row_splits.tolist()
         sampling = [sequence for sequence in plan.sequences if sequence.samples]
-        choices: dict[SequenceId, Choice] = {}
+        choices: Iterator[Choice] = iter(())
         if sampling:
             logits = _sampling_rows(plan, output.logits, splits)
-            params = self._rows.build(sampling)
-            chosen = self._choose(logits, params, sampling)
-            choices = {s.sequence_id: c for s, c in zip(sampling, chosen, strict=True)}
-        return [
-            self._verdict(sequence, output.logits[start:end], choices.get(sequence.sequence_id))
-            for sequence, start, end in zip(plan.sequences, splits[:-1], splits[1:], strict=True)
-            if end > start
-        ]
+            choices = iter(self._choose(logits, self._rows.build(sampling), sampling))
+        verdicts = []
+        for index, sequence in enumerate(plan.sequences):
+            start, end = splits[index], splits[index + 1]
+            if sequence.samples:
+                verdicts.append(self._verdict(sequence, output.logits, start, end, next(choices)))
+            elif end > start:
+                verdicts.append(
+                    Verdict(
+                        sequence.sequence_id,
+                        prompt_logprobs=_prompt_logprobs(sequence, output.logits[start:end]),
+                    )
+                )
+        return verdicts
 
     def forget(self, sequence_ids: Iterable[SequenceId]) -> None:
         """Drop cached token counts of ended sequences."""
         self._rows.forget(sequence_ids)
 
     def _verdict(
-        self, sequence: SequencePlan, logits: NDArray[np.float32], choice: Choice | None
+        self,
+        sequence: SequencePlan,
+        logits: NDArray[np.float32],
+        start: int,
+        end: int,
+        choice: Choice,
     ) -> Verdict:
-        """The outcome for one sequence, whose logits these are."""
-        prompt_logprobs: tuple[TokenLogprob, ...] = ()
-        if sequence.wants_prompt_logprobs:
-            prompt_logprobs = _prompt_logprobs(sequence, logits)
-        if choice is None:
-            return Verdict(sequence.sequence_id, prompt_logprobs=prompt_logprobs)
+        """The outcome for one sequence that samples; its logits are rows start .. end."""
+        accepted, next_token = choice
         draft = sequence.draft
-        tokens = [choice.next_token]
+        tokens, num_drafted = [next_token], 0
         if draft is not None:
-            tokens = [*draft.tokens[choice.accepted].tolist(), choice.next_token]
-        trimmed = self._stop.trim(tokens, sequence)
-        tokens = tokens[: trimmed.num_tokens]
-        # The last token always counts as the target's own: plain decoding would have had it too.
-        kept = choice.accepted[: len(tokens) - 1]
-        num_drafted = sequence.num_draft_rows
-        if draft is not None and len(kept) < len(choice.accepted):
+            tokens = [*draft.tokens[accepted].tolist(), next_token] if accepted else tokens
+            num_drafted = len(draft.tokens)
+        num_tokens, finish, stop_reason = self._stop.trim(tokens, sequence)
+        kept = accepted
+        if num_tokens < len(tokens):
+            tokens = tokens[:num_tokens]
+            # The last one counts as the target's own: plain decoding would have had it too.
+            kept = accepted[: num_tokens - 1]
             # Draft tokens behind the stop leave no trace, not even as drafted ones.
+            assert draft is not None
             num_drafted = sum(depth <= len(kept) for depth in depths(draft.parents.tolist()))
         logprobs = None
-        if sequence.params.logprobs is not None:
-            first = len(logits) - 1 - sequence.num_draft_rows
+        params = sequence.params
+        if params.logprobs is not None:
+            first = end - 1 - sequence.num_draft_rows
             rows = [first, *(first + 1 + index for index in kept)]
-            logprobs = token_logprobs(logits[rows], tokens, sequence.params.logprobs)
+            logprobs = token_logprobs(logits[rows], tokens, params.logprobs)
+        prompt_logprobs: tuple[TokenLogprob, ...] = ()
+        if params.prompt_logprobs is not None and sequence.wants_prompt_logprobs:
+            prompt_logprobs = _prompt_logprobs(sequence, logits[start:end])
         return Verdict(
             sequence.sequence_id,
             tuple(tokens),
@@ -108,8 +121,8 @@ class SpeculativeVerifier:
             num_drafted,
             logprobs,
             prompt_logprobs,
-            trimmed.finish,
-            trimmed.stop_reason,
+            finish,
+            stop_reason,
         )
 
 
