@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -50,7 +51,7 @@ class Draft:
     ) -> Draft:
         """A draft in which every token follows the one before it."""
         ids = np.asarray(tokens, dtype=np.int32)
-        return cls(sequence_id, ids, np.arange(-1, len(ids) - 1, dtype=np.int32), source)
+        return cls(sequence_id, ids, _chain_parents(len(ids)), source)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -65,3 +66,11 @@ class Draft:
         if length >= len(self):
             return self
         return Draft(self.sequence_id, self.tokens[:length], self.parents[:length], self.source)
+
+
+@cache
+def _chain_parents(length: int) -> NDArray[np.int32]:
+    """-1, 0, 1, ...; shared by all chains of this length."""
+    parents = np.arange(-1, length - 1, dtype=np.int32)
+    parents.flags.writeable = False
+    return parents

@@ -8,6 +8,7 @@ change how fast tokens come, never which.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from fdspec.core import (
@@ -39,6 +40,45 @@ one lucky guess must not be enough."""
 
 _SHADOW_TOKENS = 64
 
+# An acceptance above this counts as 1, and then every length pays.
+_CERTAIN = 1.0 - 1e-9
+_UNLIMITED = 1 << 30
+
+
+class _State:
+    """What is known of one sequence: alpha of AdaptiveProposer, and whether it is silent."""
+
+    __slots__ = ("acceptance", "is_silent")
+
+    def __init__(self) -> None:
+        self.acceptance = INITIAL_ACCEPTANCE
+        self.is_silent = False
+
+    def draft_length(self, threshold: float) -> int:
+        """How many draft tokens are worth their rows: the most with alpha^k > threshold."""
+        alpha = self.acceptance
+        if self.is_silent or alpha <= threshold:
+            return 0
+        if alpha >= _CERTAIN:
+            return _UNLIMITED
+        return math.ceil(math.log(threshold) / math.log(alpha)) - 1
+
+    def learn(self, num_accepted: int, num_possible: int) -> None:
+        """Move alpha by one observation for each accepted token, and one for a refused one."""
+        self.acceptance = 1.0 - (1.0 - self.acceptance) * (1.0 - MEMORY) ** num_accepted
+        if num_accepted < num_possible:
+            self.acceptance -= MEMORY * self.acceptance
+
+    def update_silence(self, threshold: float) -> None:
+        """Fall silent below the threshold; speak again well above it."""
+        if self.acceptance <= threshold:
+            self.is_silent = True
+        elif self.acceptance > threshold + RECOVERY_MARGIN * (1.0 - threshold):
+            self.is_silent = False
+
+
+_NEW = _State()
+
 
 class AdaptiveProposer:
     """Draft length by expected gain. Implements `core.protocols.Proposer`.
@@ -67,19 +107,17 @@ class AdaptiveProposer:
         assert 0.0 < row_cost < 1.0, row_cost
         self._inner = inner
         self._row_cost = row_cost
-        self._acceptance: dict[SequenceId, float] = {}
-        self._silent: set[SequenceId] = set()
+        self._states: dict[SequenceId, _State] = {}
 
     def propose(self, contexts: Sequence[DraftContext]) -> list[Draft]:
         """The inner proposer's drafts, as long as they pay. Does not modify."""
         threshold = self._threshold(len(contexts))
         asked = []
-        for context in contexts:
-            length = self._draft_length(context.sequence_id, threshold, context.max_draft)
+        for sequence_id, tokens, num_prompt, max_draft in contexts:
+            state = self._states.get(sequence_id, _NEW)
+            length = min(state.draft_length(threshold), max_draft)
             if length > 0:
-                asked.append(
-                    DraftContext(context.sequence_id, context.tokens, context.num_prompt, length)
-                )
+                asked.append(DraftContext(sequence_id, tokens, num_prompt, length))
         return self._inner.propose(asked)
 
     def observe(self, plan: StepPlan, output: ModelOutput, verdicts: Sequence[Verdict]) -> None:
@@ -87,7 +125,9 @@ class AdaptiveProposer:
         self._inner.observe(plan, output, verdicts)
         by_id = {verdict.sequence_id: verdict for verdict in verdicts}
         decoding = [
-            s for s in plan.sequences if s.num_output > 0 and s.params.max_draft_tokens != 0
+            s
+            for s in plan.sequences
+            if s.params.max_draft_tokens != 0 and len(s.history) > s.num_prompt
         ]
         threshold = self._threshold(len(decoding))
         silent = []
@@ -95,12 +135,15 @@ class AdaptiveProposer:
             verdict = by_id.get(sequence.sequence_id)
             if verdict is None or verdict.finish is not None or not sequence.samples:
                 continue
+            state = self._states.get(sequence.sequence_id)
+            if state is None:
+                state = self._states[sequence.sequence_id] = _State()
             if sequence.draft is not None:
                 possible = max(depths(sequence.draft.parents.tolist()))
-                self._learn(sequence.sequence_id, len(verdict.kept), possible)
-            elif self._draft_length(sequence.sequence_id, threshold, 1) == 0:
+                state.learn(len(verdict.kept), possible)
+            elif state.draft_length(threshold) == 0:
                 silent.append(sequence)
-            self._update_silence(sequence.sequence_id, threshold)
+            state.update_silence(threshold)
         if silent:
             self._learn_from_shadow(silent, by_id, threshold)
 
@@ -109,38 +152,11 @@ class AdaptiveProposer:
         gone = list(sequence_ids)
         self._inner.forget(gone)
         for sequence_id in gone:
-            self._acceptance.pop(sequence_id, None)
-            self._silent.discard(sequence_id)
+            self._states.pop(sequence_id, None)
 
     def _threshold(self, num_sequences: int) -> float:
         count = max(num_sequences, 1)
         return self._row_cost * count / (1.0 - SEQUENCE_COST + SEQUENCE_COST * count)
-
-    def _draft_length(self, sequence_id: SequenceId, threshold: float, limit: int) -> int:
-        """How many draft tokens, up to limit, are worth their rows."""
-        if sequence_id in self._silent:
-            return 0
-        alpha = self._acceptance.get(sequence_id, INITIAL_ACCEPTANCE)
-        length, survival = 0, alpha
-        while length < limit and survival > threshold:
-            length += 1
-            survival *= alpha
-        return length
-
-    def _learn(self, sequence_id: SequenceId, num_accepted: int, num_possible: int) -> None:
-        alpha = self._acceptance.get(sequence_id, INITIAL_ACCEPTANCE)
-        for _ in range(num_accepted):
-            alpha += MEMORY * (1.0 - alpha)
-        if num_accepted < num_possible:
-            alpha -= MEMORY * alpha
-        self._acceptance[sequence_id] = alpha
-
-    def _update_silence(self, sequence_id: SequenceId, threshold: float) -> None:
-        alpha = self._acceptance.get(sequence_id, INITIAL_ACCEPTANCE)
-        if alpha <= threshold:
-            self._silent.add(sequence_id)
-        elif alpha > threshold + RECOVERY_MARGIN * (1.0 - threshold):
-            self._silent.discard(sequence_id)
 
     def _learn_from_shadow(
         self,
@@ -152,7 +168,8 @@ class AdaptiveProposer:
             DraftContext(s.sequence_id, s.history, s.num_prompt, _SHADOW_TOKENS) for s in sequences
         ]
         for draft in self._inner.propose(contexts):
-            firsts = draft.tokens[draft.parents < 0].tolist()
-            is_hit = verdicts[draft.sequence_id].tokens[0] in firsts
-            self._learn(draft.sequence_id, int(is_hit), 1)
-            self._update_silence(draft.sequence_id, threshold)
+            emitted = verdicts[draft.sequence_id].tokens[0]
+            pairs = zip(draft.tokens.tolist(), draft.parents.tolist(), strict=True)
+            state = self._states[draft.sequence_id]
+            state.learn(int(any(token == emitted and parent < 0 for token, parent in pairs)), 1)
+            state.update_silence(threshold)

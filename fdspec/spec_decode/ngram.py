@@ -8,6 +8,7 @@ nothing that one request could learn about another.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -40,20 +41,13 @@ class NgramProposer:
         """A chain for each context with a match. Does not modify."""
         if not contexts:
             return []
-        lengths = [len(context.tokens) for context in contexts]
-        # At batch 1 the history is passed on as it is; a long one is not copied at every step.
-        tokens = (
-            contexts[0].tokens
-            if len(contexts) == 1
-            else np.concatenate([context.tokens for context in contexts])
-        )
+        histories = [context.tokens for context in contexts]
+        most = self._num_speculative_tokens
         drafts, splits = ngram_match(
-            tokens,
-            np.cumsum([0, *lengths]),
-            np.array(
-                [min(context.max_draft, self._num_speculative_tokens) for context in contexts],
-                np.int32,
-            ),
+            # At batch 1 the history is passed on as it is; a long one is not copied at every step.
+            histories[0] if len(histories) == 1 else np.concatenate(histories),
+            np.array([0, *accumulate(map(len, histories))]),
+            np.array([min(context.max_draft, most) for context in contexts], np.int32),
             max_ngram=self._max_ngram_size,
             min_ngram=self._min_ngram_size,
         )

@@ -3,12 +3,26 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
+#include <utility>
 
 namespace fdspec {
 namespace {
 
 bool comes_before(const Candidate& a, const Candidate& b) {
   return a.score > b.score || (a.score == b.score && a.token < b.token);
+}
+
+// Like std::partition, for conditions that no processor can predict.
+template <class Condition>
+Candidate* partition(Candidate* begin, Candidate* end, Condition condition) {
+  Candidate* middle = begin;
+  for (Candidate* next = begin; next < end; ++next) {
+    const bool is_first = condition(*next);
+    std::swap(*middle, *next);
+    middle += is_first;
+  }
+  return middle;
 }
 
 }  // namespace
@@ -34,9 +48,9 @@ int64_t select_mass(Candidate* candidates, int64_t count, double mass, float top
   }
   Candidate* const all_end = candidates + count;
   Candidate* const before_end =
-      std::partition(candidates, all_end, [&](const Candidate& c) { return bucket_of(c) < last; });
+      partition(candidates, all_end, [&](const Candidate& c) { return bucket_of(c) < last; });
   Candidate* const bucket_end =
-      std::partition(before_end, all_end, [&](const Candidate& c) { return bucket_of(c) == last; });
+      partition(before_end, all_end, [&](const Candidate& c) { return bucket_of(c) == last; });
 
   // The prefix ends inside [begin, end): all before begin weigh less than mass, all before end
   // enough, or else the prefix is everything.
@@ -57,10 +71,13 @@ int64_t select_mass(Candidate* candidates, int64_t count, double mass, float top
   return end - candidates;
 }
 
-double total_of(const Candidate* candidates, int64_t count) {
-  int64_t total = 0;
-  for (int64_t i = 0; i < count; ++i) total += candidates[i].weight;
-  return static_cast<double>(total);
+Measure measure(const Candidate* candidates, int64_t count) {
+  Measure result{0, std::numeric_limits<float>::infinity()};
+  for (int64_t i = 0; i < count; ++i) {
+    result.weight += candidates[i].weight;
+    result.lowest = std::min(result.lowest, candidates[i].score);
+  }
+  return result;
 }
 
 float select_largest(float* values, int64_t count, int64_t keep) {

@@ -24,12 +24,16 @@ struct Candidate {
 FDSPEC_EXPORT void select_best(Candidate* candidates, int64_t count, int64_t keep);
 
 // Moves the shortest prefix of the order whose weights add up to at least `mass` to the front and
-// returns its length; `count` if even all weights are less. `top` is at least the largest score.
+// returns its length; `count` if even all weights are less. `top` is the largest score.
 // Linear in count.
 FDSPEC_EXPORT int64_t select_mass(Candidate* candidates, int64_t count, double mass, float top);
 
-// Sum of weights.
-FDSPEC_EXPORT double total_of(const Candidate* candidates, int64_t count);
+// Sum of weights and lowest score; +inf of none.
+struct Measure {
+  int64_t weight;
+  float lowest;
+};
+FDSPEC_EXPORT Measure measure(const Candidate* candidates, int64_t count);
 
 // The keep-th largest of some values, none of them NaN; changes their order.
 FDSPEC_EXPORT float select_largest(float* values, int64_t count, int64_t keep);

@@ -11,7 +11,7 @@ namespace FDSPEC_ISA {
 // Where a row's adjusted logits and candidates go.
 struct RowScratch {
   float* logits;          // [vocab]
-  Candidate* candidates;  // [vocab]
+  Candidate* candidates;  // [vocab], and room for a vector more
 
   RowScratch(char* workspace, int64_t vocab, int slice_index) {
     char* mine = workspace + slice_index * sampling_workspace_bytes(vocab);
@@ -111,16 +111,19 @@ inline int64_t keep_mass(const Scores& scores, float top_p, float top, Candidate
   constexpr float kDistance = 10.0f;
   const double share = static_cast<double>(top_p);
   const NearTop near = collect_near(scores, top, kDistance, candidates);
-  if (near.count > 0) {
-    const int64_t count = select_mass(candidates, near.count, share * near.least_total, top);
-    // What is enough for any total that the bounds allow, is enough for the exact one.
-    if (total_of(candidates, count) >= share * near.most_total) return count;
-  }
+  const auto is_prefix = [&](int64_t count, double mass) {
+    const Measure kept = measure(candidates, count);
+    return static_cast<double>(kept.weight) >= mass && kept.lowest >= top - kDistance;
+  };
+  int64_t count = select_mass(candidates, near.count, share * near.least_total, top);
+  // What is enough for the largest total that may be, is enough for the exact one.
+  if (is_prefix(count, share * near.most_total)) return count;
   const int64_t total = total_weight(scores, top);
-  const int64_t count =
-      collect_above(scores, lowest_in_mass(top_p, total, scores.vocab(), top), candidates);
-  set_weights(candidates, count, top);
-  return select_mass(candidates, count, share * static_cast<double>(total), top);
+  const double mass = share * static_cast<double>(total);
+  count = select_mass(candidates, near.count, mass, top);
+  if (is_prefix(count, mass)) return count;
+  const float lowest = lowest_in_mass(top_p, total, scores.vocab(), top);
+  return select_mass(candidates, collect_above(scores, lowest, top, candidates), mass, top);
 }
 
 // Gathers the tokens that top_k, top_p and min_p keep, in any order; returns how many, at least 1.
@@ -141,7 +144,7 @@ inline int64_t keep_candidates(const Scores& scores, const SamplingRows& params,
     count = keep_mass(scores, top_p, top, candidates);
   } else {
     constexpr float kMargin = 0.01f;
-    count = collect_above(scores, top + scalar_log(min_p) - kMargin, candidates);
+    count = collect_above(scores, top + scalar_log(min_p) - kMargin, top, candidates);
   }
   return min_p > 0.0f ? keep_likely(candidates, count, top, min_p) : count;
 }

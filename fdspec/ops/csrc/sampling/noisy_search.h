@@ -86,64 +86,34 @@ class NoisySearch {
   float goal_ = -kInfinity;
 };
 
-// Tokens that wait until there are enough to fill vectors.
-class Queue {
- public:
-  static constexpr int kCapacity = 128;
-
-  FDSPEC_INLINE void push(F16 scores, int64_t token, M16 mask) {
-    store_set(mask, scores.as_int_bits(), score_bits_ + size_);
-    store_set(mask, I16::broadcast(static_cast<int32_t>(token)) + I16::iota(), tokens_ + size_);
-    size_ += __builtin_popcount(mask.bits());
-  }
-
-  int size() const { return size_; }
-
-  void offer_to(NoisySearch& search) {
-    // Lanes past the end cannot win.
-    splat(-kInfinity).as_int_bits().store(score_bits_ + size_);
-    I16::zero().store(tokens_ + size_);
-    for (int i = 0; i < size_; i += kLanes) {
-      search.offer(I16::load(score_bits_ + i).as_float_bits(), I16::load(tokens_ + i));
-    }
-    size_ = 0;
-  }
-
- private:
-  int32_t score_bits_[kCapacity + kLanes];
-  int32_t tokens_[kCapacity + kLanes];
-  int size_ = 0;
-};
-
 // argmax of score + noise over all tokens; the peak is above -inf.
 inline int32_t sample_all(const Scores& scores, const Peak& peak, NoiseKey key) {
   NoisySearch search(key);
   search.offer(splat(peak.score), I16::broadcast(peak.token));
   float lowest_logit = scores.logit_below(search.lowest_score());
-  Queue queue;
+  Packed packed;
+  const auto offer_packed = [&] {
+    packed.drain([&](F16 logits, I16 tokens, int) { search.offer(scores.scale(logits), tokens); });
+  };
   for (int64_t first = 0; first < scores.vocab(); first += kBlock) {
     F16 logits[4];
-    M16 is_possible[4];
+    M16 passed[4];
     scores.load_block(first, logits);
-    for (int i = 0; i < 4; ++i) is_possible[i] = logits[i] >= splat(lowest_logit);
-    if (!((is_possible[0] | is_possible[1]) | (is_possible[2] | is_possible[3])).any()) continue;
-    int num_possible = 0;
-    for (int i = 0; i < 4; ++i) num_possible += __builtin_popcount(is_possible[i].bits());
-    if (num_possible > kLanes) {
+    for (int i = 0; i < 4; ++i) passed[i] = logits[i] >= splat(lowest_logit);
+    if (!any_of(passed)) continue;
+    int num_passed = 0;
+    for (int i = 0; i < 4; ++i) num_passed += __builtin_popcount(passed[i].bits());
+    if (num_passed > kLanes) {
       // Words for a vector of single tokens cost as much as those for four vectors of neighbours.
       search.offer_neighbours(scores, first);
     } else {
-      for (int i = 0; i < 4; ++i) {
-        if (is_possible[i].any()) {
-          queue.push(scores.scale(logits[i]), first + i * kLanes, is_possible[i]);
-        }
-      }
-      if (queue.size() + kLanes <= Queue::kCapacity) continue;
-      queue.offer_to(search);
+      for (int i = 0; i < 4; ++i) packed.push(logits[i], first + i * kLanes, passed[i]);
+      if (!packed.is_full()) continue;
+      offer_packed();
     }
     lowest_logit = scores.logit_below(search.lowest_score());
   }
-  queue.offer_to(search);
+  offer_packed();
   return search.token();
 }
 

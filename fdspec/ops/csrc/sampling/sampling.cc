@@ -9,11 +9,14 @@ namespace {
 // Logits that are worth waking a thread for.
 constexpr int64_t kMinLogitsPerSlice = 32768;
 constexpr int64_t kLineBytes = 64;
+// Candidates are written a vector at a time.
+constexpr int64_t kSpareCandidates = 16;
 
 }  // namespace
 
 int64_t sampling_workspace_bytes(int64_t vocab) {
-  const int64_t bytes = vocab * static_cast<int64_t>(sizeof(float) + sizeof(Candidate));
+  const int64_t bytes = vocab * static_cast<int64_t>(sizeof(float)) +
+                        (vocab + kSpareCandidates) * static_cast<int64_t>(sizeof(Candidate));
   // Adjusted logits, then candidates; each begins on a line.
   return (bytes / kLineBytes + 2) * kLineBytes;
 }
