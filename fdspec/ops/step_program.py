@@ -136,7 +136,9 @@ class StepProgram:
             context_lens: [sequences] int32.
             parents: [rows] int32; these four as in ops.cascade_append_attention.
             selected_rows: [selected] int64, rows whose results are wanted.
-            out: [selected, width of the last layer] float32; written.
+            out: [selected, width of the last layer] float32; written. Or [selected] int32, for the
+                column of the largest value of each row only, as sampling at temperature 0 chooses
+                it: the values themselves then never leave the processor's cache.
         """
         self._program.run(
             token_ids,

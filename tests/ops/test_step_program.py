@@ -13,6 +13,7 @@ import pytest
 
 from fdspec import ops
 from fdspec.ops import StepProgram, Value, WeightFormat, quantize_weight
+from tests.ops.support import running, settings
 
 VOCAB, DIM, HEADS, KV_HEADS, HEAD_DIM, BLOCKS, BLOCK_SIZE = 40, 32, 4, 2, 16, 4, 8
 POSITIONS = 64
@@ -45,12 +46,12 @@ def attend(program: StepProgram, qkv: Value, num_heads: int = HEADS) -> Value:
     )
 
 
-def make() -> StepProgram:
+def make(output: ops.PackedWeight = EMBEDDING) -> StepProgram:
     program = StepProgram()
     hidden = program.embedding(EMBEDDING)
     attended = attend(program, program.linear(program.rms_norm(hidden, NORM, 1e-5), QKV))
     hidden = program.linear(attended, OUTPUT, residual=hidden)
-    program.linear(program.select(hidden), EMBEDDING)
+    program.linear(program.select(hidden), output)
     program.finish()
     return program
 
@@ -103,6 +104,40 @@ def test_gives_what_the_single_ops_give(rows):
     program.run(**step)
     np.testing.assert_array_equal(step["out"], by_single_ops(step))
     assert program.num_layers_appended == 1
+
+
+@pytest.mark.parametrize("weight_format", ["wint8", "wint4", "none"])
+@pytest.mark.parametrize(("isa", "num_threads"), settings())
+def test_best_tokens_are_those_of_the_logits(isa, num_threads, weight_format):
+    # Columns with equal logits far from each other: the lowest one counts.
+    matrix = np.tile(values(700, DIM), (3, 1))[: 3 * 700 - 3]
+    output = quantize_weight(matrix, WeightFormat.parse(weight_format))
+    for num_selected in (1, 5, 70, 300):
+        rows = min(num_selected, 20)
+        selected = {"selected_rows": np.arange(num_selected, dtype=np.int64) % rows}
+        logits = np.zeros((num_selected, len(matrix)), dtype=np.float32)
+        best = np.zeros(num_selected, dtype=np.int32)
+        program = make(output)
+        with running(isa, num_threads):
+            program.run(**inputs(rows, **selected, out=logits))
+            program.run(**inputs(rows, **selected, out=best))
+        np.testing.assert_array_equal(best, logits.argmax(axis=1))
+        assert best.max() < 700
+
+
+def test_best_tokens_of_rows_that_are_not_numbers():
+    matrix = values(VOCAB, DIM)
+    matrix[7] = np.nan
+    step = inputs(out=np.zeros(2, dtype=np.int32))
+    logits = np.zeros((2, VOCAB), dtype=np.float32)
+    program = make(quantize_weight(matrix, WeightFormat.parse("none")))
+    program.run(**step)
+    program.run(**{**step, "out": logits})
+    assert np.isnan(logits[:, 7]).all()
+    np.testing.assert_array_equal(step["out"], np.nanargmax(logits, axis=1))
+    program = make(quantize_weight(np.full_like(matrix, np.nan), WeightFormat.parse("none")))
+    program.run(**step)
+    np.testing.assert_array_equal(step["out"], [0, 0])
 
 
 def test_no_selected_rows_and_no_rows_at_all():

@@ -84,7 +84,14 @@ class PyStepProgram {
                    static_cast<int>(sequences), static_cast<int>(rows)};
     inputs.selected_rows = input<int64_t>(selected, {kAnySize});
     inputs.num_selected = selected.size(0);
-    inputs.out = output<float>(Array(out, "out"), {inputs.num_selected, program_.out_width()});
+    inputs.out = nullptr;
+    inputs.best_tokens = nullptr;
+    const Array result(out, "out");
+    if (result.ndim() == 1) {
+      inputs.best_tokens = output<int32_t>(result, {inputs.num_selected});
+    } else {
+      inputs.out = output<float>(result, {inputs.num_selected, program_.out_width()});
+    }
     expect_range("token_ids", inputs.token_ids, rows, program_.vocab_size());
     expect_range("positions", inputs.positions, rows, program_.max_positions());
     expect_range("selected_rows", inputs.selected_rows, inputs.num_selected, rows);

@@ -27,10 +27,14 @@ void StepMemory::note_input_width(int64_t width) {
   max_input_width_ = std::max(max_input_width_, width);
 }
 
-void StepMemory::reserve(const ValueTable& values, int64_t rows, int num_threads) {
+void StepMemory::reserve(const ValueTable& values, int64_t rows, int64_t num_selected,
+                         int num_threads) {
   local_width_ = values.local_width();
   num_threads_ = num_threads;
   num_rows_ = rows;
+  num_selected_ = num_selected;
+  best_ = static_cast<BestToken*>(
+      best_buffer_.reserve(num_threads * num_selected * static_cast<int64_t>(sizeof(BestToken))));
   global_ = static_cast<float*>(global_buffer_.reserve(float_bytes(rows * values.global_width())));
   const int64_t bytes = area_bytes(kMinTileRows * num_threads, num_threads) +
                         num_threads * area_bytes(kMaxTileRows, 1);
@@ -40,7 +44,7 @@ void StepMemory::reserve(const ValueTable& values, int64_t rows, int num_threads
 int64_t StepMemory::area_bytes(int64_t capacity, int num_slices) const {
   return float_bytes(capacity * local_width_) + float_bytes(capacity * max_input_width_) +
          block_bytes(capacity, max_input_width_) + float_bytes(num_slices * num_sums(capacity)) +
-         float_bytes(num_slices * max_input_width_);
+         float_bytes(num_slices * max_input_width_) + float_bytes(kMaxTileRows * kLogitChunk);
 }
 
 Area StepMemory::area_at(char* base, int64_t capacity, int num_slices) const {
@@ -56,6 +60,7 @@ Area StepMemory::area_at(char* base, int64_t capacity, int num_slices) const {
   area.blocks = reinterpret_cast<QuantizedBlock*>(take(block_bytes(capacity, max_input_width_)));
   area.sums = reinterpret_cast<float*>(take(float_bytes(num_slices * num_sums(capacity))));
   area.scratch = reinterpret_cast<float*>(take(float_bytes(num_slices * max_input_width_)));
+  area.logits = reinterpret_cast<float*>(take(float_bytes(kMaxTileRows * kLogitChunk)));
   return area;
 }
 

@@ -6,6 +6,7 @@
 
 #include "common/aligned_buffer.h"
 #include "linear/linear.h"
+#include "sampling/argmax.h"
 #include "step/values.h"
 
 namespace fdspec {
@@ -18,6 +19,7 @@ struct Area {
   QuantizedBlock* blocks;  // of `capacity` rows of the widest input
   float* sums;             // [slices, capacity * kMaxFloatPanels * kPanelChannels]
   float* scratch;          // [slices, widest input]
+  float* logits;           // [kMaxTileRows, kLogitChunk]
 };
 
 // The rows that a thread, or all threads together, take through the steps of a segment.
@@ -36,19 +38,25 @@ inline constexpr int64_t kMinTileRows = 32;
 // read once for so many rows.
 inline constexpr int64_t kMaxTileRows = 128;
 
+// Tokens whose logits are there at the same time when only the best one is wanted.
+inline constexpr int64_t kLogitChunk = 512;
+
 class StepMemory {
  public:
   // Widest input of a linear layer.
   void note_input_width(int64_t width);
   int64_t max_input_width() const { return max_input_width_; }
 
-  // Makes room for steps of `rows` rows on so many threads.
-  void reserve(const ValueTable& values, int64_t rows, int num_threads);
+  // Makes room for steps of `rows` rows, of which some are selected, on so many threads.
+  void reserve(const ValueTable& values, int64_t rows, int64_t num_selected, int num_threads);
 
   // For one thread, kMaxTileRows rows.
   Area thread_area(int thread) const;
   // For all of them, kMinTileRows rows a thread.
   Area shared_area() const;
+
+  // [selected] best tokens as far as a thread has seen them.
+  BestToken* best_tokens(int thread) const { return best_ + thread * num_selected_; }
 
   // First row of the tile in a stored value.
   float* address(const ValueInfo& value, const Tile& tile) const;
@@ -62,11 +70,14 @@ class StepMemory {
   int64_t local_width_ = 0;
   int64_t max_input_width_ = 0;
   int64_t num_rows_ = 0;
+  int64_t num_selected_ = 0;
   int num_threads_ = 1;
   AlignedBuffer global_buffer_;
   AlignedBuffer area_buffer_;
+  AlignedBuffer best_buffer_;
   float* global_ = nullptr;
   char* areas_ = nullptr;
+  BestToken* best_ = nullptr;
 };
 
 }  // namespace fdspec

@@ -151,13 +151,15 @@ Value StepProgram::select(Value x) {
 }
 
 void StepProgram::finish() {
-  if (last_linear_ == nullptr || !segments_.back().of_selected) {
-    throw ArgumentError("program: must end with a linear layer over selected rows");
+  if (last_linear_ == nullptr || last_linear_->has_residual() || !segments_.back().of_selected) {
+    throw ArgumentError(
+        "program: must end with a linear layer over selected rows, without a residual");
   }
   if (segments_.front().attention == nullptr) {
     throw ArgumentError("program: needs at least one attention");
   }
   last_linear_->set_is_last(true);
+  values_.set_result(last_);
   values_.place();
   next_tiles_ = std::make_unique<std::atomic<int64_t>[]>(segments_.size());
   is_finished_ = true;
@@ -166,7 +168,7 @@ void StepProgram::finish() {
 void StepProgram::run(const StepInputs& inputs) {
   const int num_threads = fdspec::num_threads();
   const AttentionPlan plan(inputs.rows, shape_);
-  memory_.reserve(values_, inputs.rows.num_rows, num_threads);
+  memory_.reserve(values_, inputs.rows.num_rows, inputs.num_selected, num_threads);
   void* workspace =
       attention_workspace_.reserve(attention_workspace_bytes(plan, shape_, num_threads));
   for (size_t i = 0; i < segments_.size(); ++i) {

@@ -34,7 +34,8 @@ struct StepInputs {
   AttentionRows rows;
   const int64_t* selected_rows;  // [num_selected]
   int64_t num_selected;
-  float* out;  // [num_selected, width of the program's last value]
+  float* out;            // [num_selected, width of the program's last value]; or null, then
+  int32_t* best_tokens;  // [num_selected] column of the largest of each row (argmax.h)
 };
 
 // Attention of one layer, after the queries, keys and values of all rows are there.
@@ -101,7 +102,8 @@ class StepProgram {
   // Null if there is no attention.
   const PagedCache* cache() const;
 
-  // To be called once, after the last layer, which must be linear over selected rows.
+  // To be called once, after the last layer, which must be linear over selected rows,
+  // without a residual.
   void finish();
   bool is_finished() const { return is_finished_; }
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "step/row_step.h"
 
+#include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "step/program.h"
 
@@ -47,25 +49,23 @@ ActivationArgs LinearStep::activation_args(const StepFrame& frame, const Tile& t
 }
 
 void LinearStep::run(const StepFrame& frame, const Tile& tile) const {
+  const ActivationArgs activation = activation_args(frame, tile);
+  const Prepared input =
+      is_integer() ? prepare_blocks(activation, tile) : prepare_floats(activation, tile);
+  if (is_last_ && frame.inputs.out == nullptr) return choose_best(frame, input, tile);
   LinearArgs args = args_;
   args.rows = tile.num_rows();
   args.residual = residual_ == kNoValue ? nullptr : frame.address(residual_, tile);
   args.out = is_last_ ? frame.inputs.out + tile.rows.begin * args.layout.out_features
                       : frame.address(out_, tile);
-  const ActivationArgs activation = activation_args(frame, tile);
-  if (args.layout.is_integer() && !args.float_activations) {
-    run_integer(args, activation, tile);
-  } else {
-    run_float(args, activation, tile);
-  }
+  multiply(args, input, tile.area, tile.slice);
   tile.slice.sync();
 }
 
-void LinearStep::run_integer(const LinearArgs& args, ActivationArgs activation,
-                             const Tile& tile) const {
+LinearStep::Prepared LinearStep::prepare_blocks(ActivationArgs activation, const Tile& tile) const {
   const Kernel<ActivationArgs> prepare = prepare_activations_kernel();
   const bool is_shared =
-      tile.slice.count > 1 && args.rows * args.layout.in_features > kMaxRedundantActivations;
+      tile.slice.count > 1 && activation.rows * activation.dim > kMaxRedundantActivations;
   activation.quantize.out = is_shared ? tile.area.blocks : tile.own.blocks;
   if (is_shared) {
     prepare(activation, tile.slice);
@@ -74,19 +74,77 @@ void LinearStep::run_integer(const LinearArgs& args, ActivationArgs activation,
     activation.scratch = tile.own.scratch;
     prepare(activation, {0, 1, nullptr});
   }
-  integer_linear_kernel()({args, activation.quantize.out}, tile.slice);
+  return {activation.quantize.out, nullptr};
 }
 
-void LinearStep::run_float(LinearArgs args, ActivationArgs activation, const Tile& tile) const {
-  args.x = activation.x;
-  if (activation.activation != Activation::kPlain) {
-    activation.out = tile.area.activations;
-    prepare_activations_kernel()(activation, tile.slice);
-    tile.slice.sync();
-    args.x = activation.out;
+LinearStep::Prepared LinearStep::prepare_floats(ActivationArgs activation, const Tile& tile) const {
+  if (activation.activation == Activation::kPlain) return {nullptr, activation.x};
+  activation.out = tile.area.activations;
+  prepare_activations_kernel()(activation, tile.slice);
+  tile.slice.sync();
+  return {nullptr, activation.out};
+}
+
+void LinearStep::multiply(LinearArgs args, const Prepared& input, const Area& area,
+                          Slice slice) const {
+  if (is_integer()) return integer_linear_kernel()({args, input.blocks}, slice);
+  args.x = input.x;
+  const int64_t sums_per_slice = area.capacity * kMaxFloatPanels * kPanelChannels;
+  float_linear_kernel()({args, area.sums, sums_per_slice}, slice);
+}
+
+void LinearStep::choose_best(const StepFrame& frame, const Prepared& input,
+                             const Tile& tile) const {
+  const int64_t rows = tile.num_rows();
+  const auto best_of = [&](int thread) {
+    return frame.memory.best_tokens(thread) + tile.rows.begin;
+  };
+  BestToken* const best = best_of(tile.slice.index);
+  const Range panels = tile.slice.share(args_.layout.num_panels());
+  for (int64_t row = 0; row < rows; ++row) {
+    best[row] = {-std::numeric_limits<float>::infinity(), 0};
   }
-  const int64_t sums_per_slice = tile.area.capacity * kMaxFloatPanels * kPanelChannels;
-  float_linear_kernel()({args, tile.area.sums, sums_per_slice}, tile.slice);
+  for (int64_t begin = 0; begin < rows; begin += kMaxTileRows) {
+    choose_among(panels, input, tile, {begin, std::min(begin + kMaxTileRows, rows)}, best);
+  }
+  tile.slice.sync();
+  const Range share = tile.slice.share(rows);
+  for (int64_t row = share.begin; row < share.end; ++row) {
+    BestToken chosen = best_of(0)[row];
+    for (int thread = 1; thread < tile.slice.count; ++thread) {
+      const BestToken& other = best_of(thread)[row];
+      if (other.logit > chosen.logit) chosen = other;
+    }
+    frame.inputs.best_tokens[tile.rows.begin + row] = chosen.token;
+  }
+  tile.slice.sync();
+}
+
+void LinearStep::choose_among(Range panels, const Prepared& input, const Tile& tile, Range rows,
+                              BestToken* best) const {
+  const PackedLayout& layout = args_.layout;
+  Prepared own_rows{};
+  if (is_integer()) {
+    own_rows.blocks = input.blocks + num_quantized_blocks(rows.begin, layout.in_features);
+  } else {
+    own_rows.x = input.x + rows.begin * layout.in_features;
+  }
+  LinearArgs args = args_;
+  args.rows = rows.end - rows.begin;
+  args.out = tile.own.logits;
+  constexpr int64_t kChunkPanels = kLogitChunk / kPanelChannels;
+  for (int64_t panel = panels.begin; panel < panels.end; panel += kChunkPanels) {
+    const int64_t first = panel * kPanelChannels;
+    const int64_t end = std::min(panel + kChunkPanels, panels.end) * kPanelChannels;
+    args.layout.out_features = std::min(end, layout.out_features) - first;
+    args.weight = args_.weight + panel * layout.panel_bytes();
+    args.bias = args_.bias == nullptr ? nullptr : args_.bias + first;
+    const Slice alone{0, 1, nullptr};
+    multiply(args, own_rows, tile.own, alone);
+    update_argmax_kernel()({args.out, args.rows, args.layout.out_features,
+                            static_cast<int32_t>(first), best + rows.begin},
+                           alone);
+  }
 }
 
 void RotateAppendStep::run(const StepFrame& frame, const Tile& tile) const {

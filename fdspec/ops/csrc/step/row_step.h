@@ -48,16 +48,28 @@ class EmbeddingStep : public RowStep {
 class LinearStep : public RowStep {
  public:
   // `args` holds layout, kind of product, weight and bias; input is a stored value or an
-  // activation; is_last: the result goes to StepInputs::out.
+  // activation.
   LinearStep(const LinearArgs& args, Value input, Value residual, Value out)
       : args_(args), input_(input), residual_(residual), out_(out) {}
+  bool has_residual() const { return residual_ != kNoValue; }
+  // The result goes to StepInputs::out, or the best token of each row to best_tokens.
   void set_is_last(bool is_last) { is_last_ = is_last; }
   void run(const StepFrame& frame, const Tile& tile) const override;
 
  private:
+  // The input's rows as the product takes them: quantised, or floats.
+  struct Prepared {
+    const QuantizedBlock* blocks;
+    const float* x;
+  };
+  bool is_integer() const { return args_.layout.is_integer() && !args_.float_activations; }
   ActivationArgs activation_args(const StepFrame& frame, const Tile& tile) const;
-  void run_integer(const LinearArgs& args, ActivationArgs activation, const Tile& tile) const;
-  void run_float(LinearArgs args, ActivationArgs activation, const Tile& tile) const;
+  Prepared prepare_blocks(ActivationArgs activation, const Tile& tile) const;
+  Prepared prepare_floats(ActivationArgs activation, const Tile& tile) const;
+  void multiply(LinearArgs args, const Prepared& input, const Area& area, Slice slice) const;
+  void choose_best(const StepFrame& frame, const Prepared& input, const Tile& tile) const;
+  void choose_among(Range panels, const Prepared& input, const Tile& tile, Range rows,
+                    BestToken* best) const;
 
   LinearArgs args_;
   Value input_;

@@ -35,7 +35,7 @@ void ValueTable::place() {
   int segment = -1;
   int64_t used = 0;
   for (ValueInfo& value : values_) {
-    if (value.activation != Activation::kPlain) continue;
+    if (value.activation != Activation::kPlain || value.is_result) continue;
     if (!value.is_local) {
       place_global(value, holders);
       continue;

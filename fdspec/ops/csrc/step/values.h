@@ -27,6 +27,8 @@ struct ValueInfo {
   int segment = 0;
   // True if it is used in its segment only: then a tile of rows is all that has to be kept of it.
   bool is_local = true;
+  // True for the program's result, which goes to the caller.
+  bool is_result = false;
   // Floats a row before it in the memory that it shares with the other values of its kind.
   int64_t offset = 0;
 };
@@ -45,6 +47,8 @@ class ValueTable {
 
   // Keeps all rows of a value that is computed outside its segment's tiles.
   void set_global(Value value) { values_[static_cast<size_t>(value)].is_local = false; }
+
+  void set_result(Value value) { values_[static_cast<size_t>(value)].is_result = true; }
 
   // Gives every value its place; values of equal width share one if they do not live at the same
   // time.
