@@ -75,6 +75,18 @@ class SequencePlan(NamedTuple):
         return self.params.prompt_logprobs is not None and self.start < self.num_prompt
 
     @property
+    def wants_best_tokens_only(self) -> bool:
+        """True if of each row that is sampled only the token with the largest logit matters."""
+        params = self.params
+        return (
+            params.is_greedy
+            and params.logprobs is None
+            and params.min_tokens == 0
+            and not (params.has_penalties or params.logit_bias or params.bad_words_token_ids)
+            and not self.wants_prompt_logprobs
+        )
+
+    @property
     def first_logit_row(self) -> int:
         """First of this sequence's rows that needs logits; num_rows if none does."""
         if self.wants_prompt_logprobs:
@@ -106,12 +118,16 @@ class ModelOutput:
 
     Attributes:
         logits: [logit rows, vocab] float32, raw; in plan order, each sequence's rows from its
-            first_logit_row on. Valid until the next execute.
+            first_logit_row on. Valid until the next execute. Empty if best_tokens is there.
         row_splits: [sequences + 1] int64; sequence i owns rows row_splits[i] .. row_splits[i + 1].
+        best_tokens: [logit rows] int32, the lowest token with the largest logit of each row, where
+            NaN counts as -inf. A runner may give them instead of logits in a step in which every
+            sequence that has logit rows `wants_best_tokens_only`.
     """
 
     logits: NDArray[np.float32]
     row_splits: NDArray[np.int64]
+    best_tokens: NDArray[np.int32] | None = None
 
 
 class Verdict(NamedTuple):

@@ -35,15 +35,15 @@ class Choice(NamedTuple):
     next_token: int
 
 
+Match = Callable[[NDArray[np.int32], Sequence[SequencePlan]], list[Choice]]
+"""(the target's own tokens [rows], sequences that own 1 + num_draft_rows each)."""
+
 Strategy = Callable[[NDArray[np.float32], RowParams, Sequence[SequencePlan]], list[Choice]]
-"""(logits [rows, vocab], parameters of the rows, sequences that own 1 + num_draft_rows each)."""
+"""(logits [rows, vocab], parameters of the rows, sequences as above)."""
 
 
-def target_match(
-    logits: NDArray[np.float32], params: RowParams, sequences: Sequence[SequencePlan]
-) -> list[Choice]:
+def match_targets(targets: NDArray[np.int32], sequences: Sequence[SequencePlan]) -> list[Choice]:
     """Accept drafts that equal the target's own tokens: the output never depends on the draft."""
-    targets = sample_rows(logits, params)
     drafts = [sequence.draft for sequence in sequences if sequence.draft is not None]
     if not drafts:
         return [Choice([], token) for token in targets.tolist()]
@@ -112,39 +112,35 @@ def topp(
     return choices
 
 
-def accept_all(
-    logits: NDArray[np.float32], params: RowParams, sequences: Sequence[SequencePlan]
-) -> list[Choice]:
+def accept_all(targets: NDArray[np.int32], sequences: Sequence[SequencePlan]) -> list[Choice]:
     """Accept the longest path of every draft, right or wrong. For debugging: changes the output."""
-    targets = sample_rows(logits, params).tolist()
+    tokens: list[int] = targets.tolist()
     choices, row = [], 0
     for sequence in sequences:
         path: list[int] = []
         if sequence.draft is not None:
             path = deepest_path(sequence.draft.parents.tolist())
-        choices.append(Choice(path, targets[row + 1 + path[-1] if path else row]))
+        choices.append(Choice(path, tokens[row + 1 + path[-1] if path else row]))
         row += 1 + sequence.num_draft_rows
     return choices
 
 
-def reject_all(
-    logits: NDArray[np.float32], params: RowParams, sequences: Sequence[SequencePlan]
-) -> list[Choice]:
+def reject_all(targets: NDArray[np.int32], sequences: Sequence[SequencePlan]) -> list[Choice]:
     """Accept no draft token, not even a right one. For debugging: plain decoding at full cost."""
-    targets = sample_rows(logits, params).tolist()
+    tokens: list[int] = targets.tolist()
     first_rows = np.cumsum([0, *(1 + sequence.num_draft_rows for sequence in sequences)])[:-1]
-    return [Choice([], targets[row]) for row in first_rows.tolist()]
+    return [Choice([], tokens[row]) for row in first_rows.tolist()]
 
 
-STRATEGIES: dict[str, Strategy] = {
-    "target_match": target_match,
-    # The verifier gives every row temperature 0: then the target's own token is the argmax.
-    "greedy": target_match,
-    "rejection": rejection,
-    "topp": topp,
+# Strategies that need more than the target's own tokens. `target_match` is match_targets, and so is
+# `greedy`, for which the verifier gives every row temperature 0.
+STRATEGIES: dict[str, Strategy] = {"rejection": rejection, "topp": topp}
+
+ACCEPT_POLICIES: dict[str, Match] = {
+    "normal": match_targets,
+    "accept_all": accept_all,
+    "reject_all": reject_all,
 }
-
-ACCEPT_POLICIES: dict[str, Strategy] = {"accept_all": accept_all, "reject_all": reject_all}
 
 
 def _laws_of_drafting(

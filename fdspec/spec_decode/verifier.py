@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fdspec.core import ModelOutput, SequenceId, SequencePlan, StepPlan, TokenLogprob, Verdict
+from fdspec.ops import sample_rows
 from fdspec.spec_decode.draft_tree import depths
 from fdspec.spec_decode.logprobs import token_logprobs
 from fdspec.spec_decode.row_params import RowParamsBuilder
@@ -48,8 +49,8 @@ class SpeculativeVerifier:
                 stays the same) and `accept_all` accepts wrong ones too (it does not).
         """
         eos_ids = tuple(eos_ids)
-        strategy = STRATEGIES[verify_strategy]
-        self._choose = strategy if accept_policy == "normal" else ACCEPT_POLICIES[accept_policy]
+        self._match = ACCEPT_POLICIES[accept_policy]
+        self._strategy = STRATEGIES.get(verify_strategy) if accept_policy == "normal" else None
         self._rows = RowParamsBuilder(
             eos_ids, vocab_size, always_greedy=verify_strategy == "greedy"
         )
@@ -61,8 +62,7 @@ class SpeculativeVerifier:
         sampling = [sequence for sequence in plan.sequences if sequence.samples]
         choices: Iterator[Choice] = iter(())
         if sampling:
-            logits = _sampling_rows(plan, output.logits, splits)
-            choices = iter(self._choose(logits, self._rows.build(sampling), sampling))
+            choices = iter(self._choose(plan, output, splits, sampling))
         verdicts = []
         for index, sequence in enumerate(plan.sequences):
             start, end = splits[index], splits[index + 1]
@@ -80,6 +80,22 @@ class SpeculativeVerifier:
     def forget(self, sequence_ids: Iterable[SequenceId]) -> None:
         """Drop cached token counts of ended sequences."""
         self._rows.forget(sequence_ids)
+
+    def _choose(
+        self,
+        plan: StepPlan,
+        output: ModelOutput,
+        splits: list[int],
+        sampling: list[SequencePlan],
+    ) -> list[Choice]:
+        if output.best_tokens is not None:
+            # At temperature 0 every strategy accepts what equals the target's own token.
+            return self._match(output.best_tokens, sampling)
+        logits = _sampling_rows(plan, output.logits, splits)
+        params = self._rows.build(sampling)
+        if self._strategy is not None:
+            return self._strategy(logits, params, sampling)
+        return self._match(sample_rows(logits, params), sampling)
 
     def _verdict(
         self,

@@ -8,6 +8,7 @@ does) or which tokens to keep (the verifier does). `Engine.step` calls it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from fdspec.kv.cache import KVCache, KVCacheLayout
 from fdspec.layers.attention import AttentionMetadata
 from fdspec.models.config import ModelConfig
 from fdspec.models.decoder import LlamaFamilyModel
-from fdspec.ops import compact_kv, wake_threads
+from fdspec.ops import StepProgram, compact_kv, wake_threads
 from fdspec.worker.batch import Batch, Moves, build_batch, plan_moves
 
 
@@ -84,12 +85,21 @@ class ModelRunner:
         """Compute the plan's rows; writes their KV into the cache.
 
         Returns:
-            Logits of the rows that need them, valid until the next call.
+            Logits of the rows that need them, valid until the next call, or their best tokens if
+            these are all that is wanted.
         """
         wake_threads()
         batch = build_batch(plan, block_size=self._block_size, vocab_size=self._vocab_size)
-        compute = self._run_layers if self._program is None else self._run_program
-        logits = compute(batch) if len(batch.token_ids) else self._logits[:0]
+        if not len(batch.token_ids):
+            return ModelOutput(self._logits[:0], batch.logit_splits)
+        if self._program is None:
+            return ModelOutput(self._run_layers(batch), batch.logit_splits)
+        if _wants_best_tokens_only(plan):
+            best_tokens = np.empty(len(batch.logit_rows), dtype=np.int32)
+            _run_program(self._program, batch, best_tokens)
+            return ModelOutput(self._logits[:0], batch.logit_splits, best_tokens)
+        logits = self._logits_of(len(batch.logit_rows))
+        _run_program(self._program, batch, logits)
         return ModelOutput(logits, batch.logit_splits)
 
     def commit(self, plan: StepPlan, verdicts: Sequence[Verdict]) -> None:
@@ -113,25 +123,11 @@ class ModelRunner:
         self._program = None
         self._cache.close()
 
-    def _run_program(self, batch: Batch) -> NDArray[np.float32]:
-        assert self._program is not None
-        num_logits = len(batch.logit_rows)
-        if num_logits > len(self._logits):
-            # Kept for the next steps: new memory would cost a page fault for every 4 KiB of it.
-            self._logits = np.empty((num_logits, self._vocab_size), dtype=np.float32)
-        logits = self._logits[:num_logits]
-        self._program.run(
-            batch.token_ids,
-            batch.positions,
-            slots=batch.slots,
-            block_table=batch.block_table,
-            row_splits=batch.row_splits,
-            context_lens=batch.context_lens,
-            parents=batch.parents,
-            selected_rows=batch.logit_rows,
-            out=logits,
-        )
-        return logits
+    def _logits_of(self, num_rows: int) -> NDArray[np.float32]:
+        """Memory of the last steps: new one would cost a page fault for every 4 KiB of it."""
+        if num_rows > len(self._logits):
+            self._logits = np.empty((num_rows, self._vocab_size), dtype=np.float32)
+        return self._logits[:num_rows]
 
     def _run_layers(self, batch: Batch) -> NDArray[np.float32]:
         metadata = AttentionMetadata(
@@ -156,3 +152,24 @@ class ModelRunner:
         destinations = np.concatenate([move.destinations for move in moves])
         for layer in self._cache.layers:
             compact_kv(layer.key, layer.value, sources, destinations)
+
+
+def _wants_best_tokens_only(plan: StepPlan) -> bool:
+    return not any(
+        sequence.wants_prompt_logprobs or (sequence.samples and not sequence.wants_best_tokens_only)
+        for sequence in plan.sequences
+    )
+
+
+def _run_program(program: StepProgram, batch: Batch, out: NDArray[Any]) -> None:
+    program.run(
+        batch.token_ids,
+        batch.positions,
+        slots=batch.slots,
+        block_table=batch.block_table,
+        row_splits=batch.row_splits,
+        context_lens=batch.context_lens,
+        parents=batch.parents,
+        selected_rows=batch.logit_rows,
+        out=out,
+    )

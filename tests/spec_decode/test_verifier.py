@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fdspec.core import FinishReason, SamplingParams
+from fdspec.core import FinishReason, ModelOutput, SamplingParams
 from fdspec.spec_decode.verifier import SpeculativeVerifier
 from tests.spec_decode.plans import GREEDY, KEY, decoding, output_of, peaked, step_of
 
@@ -122,6 +122,24 @@ def test_ids_outside_the_vocabulary_are_never_accepted(outside, params, strategy
     sequence = decoding((5,), (6,), draft=(outside, 1), params=params)
     verdict = verify(sequence, peaked([1, 2, 3], VOCAB), verify_strategy=strategy)
     assert verdict.kept == () and 0 <= verdict.tokens[0] < VOCAB
+
+
+@pytest.mark.parametrize("strategy", ["target_match", "greedy", "rejection", "topp"])
+@pytest.mark.parametrize("policy", ["normal", "accept_all", "reject_all"])
+def test_best_tokens_are_as_good_as_logits(strategy, policy):
+    plan = step_of(
+        decoding((5,), (6,), draft=(1, 2, 3, 4, 5), parents=[-1, -1, 0, 1, 3], key=("a", 0)),
+        decoding((5,), (), key=("b", 0)),
+        decoding((5,), (6,), draft=(3, EOS), key=("c", 1)),
+    )
+    output = output_of(plan, peaked([2, 9, 4, 9, 5, 7, 4, 3, EOS, 8], VOCAB))
+    best = ModelOutput(
+        output.logits[:0], output.row_splits, output.logits.argmax(axis=1).astype(np.int32)
+    )
+    options = {"verify_strategy": strategy, "accept_policy": policy}
+    expected = verifier(**options).verify(plan, output)
+    assert verifier(**options).verify(plan, best) == expected
+    assert len(expected) == 3
 
 
 # -- sampling -------------------------------------------------------------------------------------

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fdspec.core.draft import Draft
-from fdspec.core.plan import SequencePlan
+from fdspec.core.plan import SequencePlan, StepPlan
+from fdspec.core.sampling_params import SamplingParams
 from tests.models import oracle
 from tests.models.stepping import execute, make_runner, share
 from tests.ops.support import running, settings
@@ -81,3 +84,28 @@ def test_rows_without_logits_are_computed_all_the_same(runners):
 
 def _without_logits(plan: SequencePlan) -> SequencePlan:
     return plan._replace(params=type(plan.params)(), samples=False, next_token=7)
+
+
+def test_greedy_steps_give_best_tokens_instead_of_logits(runners):
+    program, layers = runners
+    tokens = tokens_of(5, 41)
+    plans = [
+        share(3, tokens, 0, 40)._replace(params=SamplingParams(temperature=0)),
+        share(2, tokens, 0, 20)._replace(params=SamplingParams(temperature=0)),
+    ]
+    outputs = [runner.execute(StepPlan(0, tuple(plans))) for runner in (program, layers)]
+    assert outputs[0].best_tokens is not None and len(outputs[0].logits) == 0
+    assert outputs[1].best_tokens is None
+    np.testing.assert_array_equal(outputs[0].best_tokens, outputs[1].logits.argmax(axis=1))
+    greedy = SamplingParams(temperature=0)
+    for params in (
+        replace(greedy, temperature=0.5),
+        replace(greedy, logprobs=0),
+        replace(greedy, prompt_logprobs=0),
+        replace(greedy, min_tokens=3),
+        replace(greedy, logit_bias=((7, 1.0),)),
+        replace(greedy, bad_words_token_ids=((7,),)),
+        replace(greedy, repetition_penalty=1.1),
+    ):
+        output = program.execute(StepPlan(0, (plans[0], plans[1]._replace(params=params))))
+        assert output.best_tokens is None and len(output.logits) >= 2, params
