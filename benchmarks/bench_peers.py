@@ -26,7 +26,7 @@ from benchmarks.datasets import corpus_text
 from benchmarks.http_client import HTTPError
 from benchmarks.peers.base import InProcessPeer, PeerError, Sizes
 from benchmarks.peers.llama_cpp import LlamaBenchPeer, server_command
-from benchmarks.peers.rounds import Records, in_process_round, served_round
+from benchmarks.peers.rounds import Records, in_process_round, memory_alone, served_round
 from benchmarks.peers.served import ServedPeer
 from benchmarks.peers.worker import WorkerPeer
 from benchmarks.report import load_pyplot, machine, print_table, save_plot, write_json
@@ -114,13 +114,18 @@ def served_peers(options: argparse.Namespace, model: Path) -> list[ServedPeer]:
                 command += ["--" + key.replace("_", "-"), str(value)]
             peers.append(ServedPeer(name, command=command))
     if options.llama_server:
-        most = max([*options.concurrency, 1])
+        most = most_at_once(options)
         for path in options.llama_model or [model]:
             command = server_command(options.llama_server, path, options.threads, most, 512)
             peers.append(ServedPeer(f"llama-server {quantisation(path)}", command=command))
     for url in options.vllm or []:
         peers.append(ServedPeer(url, url=url))
     return peers
+
+
+def most_at_once(options: argparse.Namespace) -> int:
+    """Requests that a server must be able to run together."""
+    return max([*options.concurrency, 1])
 
 
 def quantisation(path: Path) -> str:
@@ -156,6 +161,9 @@ def measure_served(
                 records.add("start-up, s", peer.name, peer.start_s)
         for index in tqdm(range(options.rounds), desc="http"):
             served_round(peers, tokens, options.concurrency, lengths, records, index)
+    for peer in peers:
+        if peer.start_s is not None:
+            memory_alone(peer, tokens, most_at_once(options), lengths, records)
 
 
 def print_report(report: dict[str, Any]) -> None:

@@ -116,9 +116,33 @@ def served_round(
             records.add(f"{prefix}: output tokens/s", peer.name, summary["output_throughput"])
             for label, key in LATENCIES.items():
                 records.add(f"{prefix}: {label}, ms", peer.name, summary[key])
-    for peer in peers:
-        if (memory := peer.memory_bytes()) is not None:
-            records.add("memory of all processes (PSS), MiB", peer.name, memory / MEBIBYTE)
+
+
+def memory_alone(
+    peer: ServedPeer,
+    tokens: Sequence[int],
+    concurrency: int,
+    lengths: tuple[int, int],
+    records: Records,
+) -> None:
+    """Memory of a server after load, while no other runs: those that map the same file share it.
+
+    Args:
+        peer: one that we start; not started yet.
+        tokens: of the text that prompts are cut from.
+        concurrency: requests at once.
+        lengths: tokens of a prompt and of an answer.
+        records: takes the figure.
+    """
+    try:
+        peer.start()
+        prompts = text_slices(tokens, concurrency, *lengths, seed=1)
+        asyncio.run(run_load(peer.server, prompts))
+        memory = peer.memory_bytes()
+        assert memory is not None
+        records.add("memory of all processes (PSS), MiB", peer.name, memory / MEBIBYTE)
+    finally:
+        peer.close()
 
 
 async def _idle_first_token_s(server: Server, tokens: Sequence[int], index: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from benchmarks import benchmark_serving, datasets
 from benchmarks.datasets import Prompt
 from benchmarks.http_client import HTTPError, get_text
 from benchmarks.load import Answer, LoadResult, Server, run_load, summarise
+from scripts.server_process import ServerProcess, choose_port
 from tests.benchmarks.fake_openai import FakeOpenAI, fake_openai
 
 
@@ -97,6 +99,25 @@ def test_request_rate_spreads_arrivals(server) -> None:
     result = asyncio.run(run_load(Server(server.url, "fake"), prompts, request_rate=20.0, seed=1))
     assert not [answer.error for answer in result.answers if answer.error]
     assert len(result.completed) == 6
+
+
+def test_a_real_server(tmp_path, smollm2_path) -> None:
+    """fdspec itself: its tokenizer, its usage and its speculation counters are understood."""
+    port, root = choose_port(), Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-m", "fdspec.entrypoints.api_server", "--model", str(smollm2_path)]
+    command += ["--port", str(port), "--max-model-len", "512", "--max-num-seqs", "2"]
+    command += ["--speculative-config", json.dumps({"method": "ngram"})]
+    output = tmp_path / "serving.json"
+    options = ["--num-prompts", "3", "--max-concurrency", "2", "--num-warmups", "0"]
+    options += ["--random-input-len", "40", "--random-output-len", "12", "--ignore-eos"]
+    with ServerProcess(command, root, port) as server:
+        server.wait_until_healthy(120)
+        arguments = ["--base-url", server.url, "--output", str(output), *options]
+        assert benchmark_serving.main(arguments) == 0
+    report = json.loads(output.read_text())
+    assert (report["total_input_tokens"], report["total_output_tokens"]) == (120, 36)
+    counts = report["speculation"]
+    assert counts["draft_tokens"] >= counts["accepted_tokens"] >= 0
 
 
 def test_summary_by_hand() -> None:
