@@ -125,7 +125,8 @@ def served_peers(options: argparse.Namespace, model: Path) -> list[ServedPeer]:
 
 def most_at_once(options: argparse.Namespace) -> int:
     """Requests that a server must be able to run together."""
-    return max([*options.concurrency, 1])
+    most: int = max([*options.concurrency, 1])
+    return most
 
 
 def quantisation(path: Path) -> str:
