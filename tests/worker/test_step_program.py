@@ -12,7 +12,7 @@ from fdspec.core.draft import Draft
 from fdspec.core.plan import SequencePlan, StepPlan
 from fdspec.core.sampling_params import SamplingParams
 from tests.models import oracle
-from tests.models.stepping import execute, make_runner, share
+from tests.models.stepping import blocks_of, execute, make_runner, share
 from tests.ops.support import running, settings
 
 # (family, weights, cache): tied and untied, with and without biases and head norms.
@@ -70,6 +70,20 @@ def test_bits_are_those_of_the_layers(runners, isa, num_threads):
     for mine, theirs in zip(program.cache.layers, layers.cache.layers, strict=True):
         np.testing.assert_array_equal(mine.key, theirs.key)
         np.testing.assert_array_equal(mine.value, theirs.value)
+
+
+def test_sequences_may_share_the_blocks_of_a_prefix(runners):
+    prefix, program = tokens_of(6, 192), runners[0]
+    execute(program, share(0, prefix, 0, 192))
+    followers = []
+    for index in (1, 2, 3):
+        tokens = prefix + tokens_of(10 + index, 3)
+        own = blocks_of(index, 16)
+        blocks = (*blocks_of(0, 192), *own)
+        followers.append(share(index, tokens, 192, 195)._replace(block_ids=blocks))
+    together = execute(program, *followers)
+    for plan, result in zip(followers, together, strict=True):
+        np.testing.assert_array_equal(result, execute(program, plan)[0])
 
 
 def test_rows_without_logits_are_computed_all_the_same(runners):

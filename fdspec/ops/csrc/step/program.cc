@@ -167,7 +167,8 @@ void StepProgram::finish() {
 
 void StepProgram::run(const StepInputs& inputs) {
   const int num_threads = fdspec::num_threads();
-  const AttentionPlan plan(inputs.rows, shape_);
+  const AttentionPlan plan(inputs.rows, shape_,
+                           {inputs.block_table, inputs.max_blocks, cache()->block_size});
   memory_.reserve(values_, inputs.rows.num_rows, inputs.num_selected, num_threads);
   void* workspace =
       attention_workspace_.reserve(attention_workspace_bytes(plan, shape_, num_threads));
