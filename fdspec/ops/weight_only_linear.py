@@ -24,10 +24,11 @@ def weight_only_linear(
     """Returns x @ weight^T [+ bias] [+ residual].
 
     With an integer format whose activations are not kept in float, each block of 32 inputs of a
-    row of `x` is first rounded to 8 bits: scale = max|x| / 127, code = round(x * (127 / max|x|)).
-    Products of codes are exact; blocks are added in the order of the inputs, in float32. All other
-    formats multiply in float32, input by input with fma. Either way a row's bits depend on that
-    row and the weight alone.
+    row of `x` is first rounded to 8 bits: scale = max|x| / 127 rounded to 22 significant bits,
+    code = round(x * (127 / max|x|)). Products of codes are exact; blocks are added in the order of
+    the inputs, in float32. A row of `x` with a value that is not finite or above 2^100 in magnitude
+    gives NaN. All other formats multiply in float32, input by input with fma. Either way a row's
+    bits depend on that row and the weight alone.
 
     Args:
         x: [rows, in] float32.
@@ -73,7 +74,8 @@ def reference_quantize_rows(x: NDArray[np.float32]) -> NDArray[np.float64]:
     for start in range(0, x.shape[1], BLOCK_INPUTS):
         block = x[:, start : start + BLOCK_INPUTS]
         largest = np.abs(block).max(axis=1, keepdims=True)
-        scale = largest / np.float32(127)
+        bits = (largest / np.float32(127)).view(np.uint32)
+        scale = ((bits + 2) & ~np.uint32(3)).view(np.float32)
         inverse = np.divide(
             np.float32(127), largest, out=np.zeros_like(largest), where=largest > 2.0**-100
         )

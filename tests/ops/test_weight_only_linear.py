@@ -92,9 +92,12 @@ def test_same_bits_for_any_rows_threads_and_isa(
 
 
 @pytest.mark.parametrize("name", ["wint4", "wint8", "wint4_a16", "bfloat16"])
-def test_same_bits_for_large_products(name: str) -> None:
-    """More rows than fit the second-level cache, and enough work for every thread."""
-    weight = packed(name, 208, 1536)
+@pytest.mark.parametrize("in_features", [1536, 4128])
+def test_same_bits_for_large_products(name: str, in_features: int) -> None:
+    """More rows than fit the second-level cache, more inputs than are taken apart together, and
+    enough work for every thread.
+    """
+    weight = packed(name, 208, in_features)
     x, _, _ = rows_for(weight, 300)
     with running("avx2" if "avx2" in ops.supported_isas() else "portable", 1):
         expected = np.concatenate([ops.weight_only_linear(part, weight) for part in x[:, None]])
@@ -131,6 +134,19 @@ def test_blocks_of_any_magnitude(name: str, value: float) -> None:
     for isa, num_threads in settings():
         with running(isa, num_threads):
             assert_same_bits(ops.weight_only_linear(x, weight), expected)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 2e30])
+@pytest.mark.parametrize("name", ["wint8_g32", "wint4"])
+def test_refused_magnitudes_give_nan_everywhere(name: str, value: float) -> None:
+    weight = packed(name, 16, 96)
+    x, _, _ = rows_for(weight, 2)
+    x[0, 40] = value
+    for isa, num_threads in settings():
+        with running(isa, num_threads):
+            result = ops.weight_only_linear(x, weight)
+        assert np.isnan(result[0]).all()
+        assert np.isfinite(result[1]).all()
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -5,7 +5,7 @@
 //
 //   F16   16 floats              I16   16 int32            M16   16 booleans
 //   U8x64 64 bytes: 4 consecutive inputs (bytes of a lane) of 16 channels (lanes)
-//   NibbleDot, ByteDot           exact integer dot products over a group of 32 inputs
+//   NibbleDot, ByteDot           exact integer dot products over a block of 32 inputs
 //
 // Every operation is exact or correctly rounded (IEEE, nearest even, denormals as zero), or built
 // from such operations in a fixed order; so all levels give the same bits. Written for every
@@ -31,6 +31,11 @@ namespace fdspec {
 namespace FDSPEC_ISA {
 
 inline constexpr int kLanes = 16;
+
+// Dot products become floats without an instruction for it: they start from the bits of this
+// number, and in its last 22 bits their sum is that of the float kDotStart + dot.
+inline constexpr float kDotStart = 0x1.8p23f;
+inline constexpr int32_t kDotStartBits = 0x4B400000;
 
 template <class T>
 FDSPEC_INLINE T min_of(T a, T b) {

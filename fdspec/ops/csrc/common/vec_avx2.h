@@ -11,6 +11,8 @@ namespace avx2 {
 
 // Rows of a matrix product that share a weight register, by what 16 registers hold.
 inline constexpr int kIntegerRows = 2;
+inline constexpr int kManyRows = 2;
+inline constexpr int kManyRowsPanels = 1;
 inline constexpr int kFloatRows = 3;
 inline constexpr int kFloatPanels = 2;
 
@@ -313,6 +315,11 @@ struct U8x64 {
     const __m256i* half = static_cast<const __m256i*>(p);
     return {_mm256_loadu_si256(half), _mm256_loadu_si256(half + 1)};
   }
+  FDSPEC_INLINE void store(void* p) const {
+    __m256i* half = static_cast<__m256i*>(p);
+    _mm256_storeu_si256(half, lo);
+    _mm256_storeu_si256(half + 1, hi);
+  }
   FDSPEC_INLINE U8x64 low_nibbles() const {
     const __m256i mask = _mm256_set1_epi8(0x0F);
     return {_mm256_and_si256(lo, mask), _mm256_and_si256(hi, mask)};
@@ -324,15 +331,17 @@ struct U8x64 {
   }
 };
 
-// Sum over up to 32 inputs of (weight - zero_point) * activation, where weights are the nibbles
-// 0..15 and activations lie in [-127, 127]. `correction` is -zero_point * (sum of activations).
-// Pairs are summed in 16 bits: 32 inputs reach at most 16 * 15 * 127 = 30480 there.
+// Sum over up to 32 inputs of (weight - zero_point) * activation, as the float kDotStart + sum,
+// where weights are the nibbles 0..15 and activations lie in [-127, 127]. `start` is kDotStartBits
+// - zero_point * (sum of activations). Pairs are summed in 16 bits: 32 inputs reach at most 16 * 15
+// * 127 = 30480 there.
 struct NibbleDot {
   __m256i lo, hi;
-  int32_t correction;
+  int32_t start;
 
-  explicit FDSPEC_INLINE NibbleDot(int32_t correction)
-      : lo(_mm256_setzero_si256()), hi(_mm256_setzero_si256()), correction(correction) {}
+  NibbleDot() = default;
+  explicit FDSPEC_INLINE NibbleDot(int32_t start)
+      : lo(_mm256_setzero_si256()), hi(_mm256_setzero_si256()), start(start) {}
   FDSPEC_INLINE void add(U8x64 weights, int32_t four_activations) {
     const __m256i activations = _mm256_set1_epi32(four_activations);
     lo = _mm256_add_epi16(lo, _mm256_maddubs_epi16(weights.lo, activations));
@@ -340,19 +349,20 @@ struct NibbleDot {
   }
   FDSPEC_INLINE I16 sum() const {
     const __m256i ones = _mm256_set1_epi16(1);
-    const __m256i start = _mm256_set1_epi32(correction);
-    return {_mm256_add_epi32(start, _mm256_madd_epi16(lo, ones)),
-            _mm256_add_epi32(start, _mm256_madd_epi16(hi, ones))};
+    const __m256i starts = _mm256_set1_epi32(start);
+    return {_mm256_add_epi32(starts, _mm256_madd_epi16(lo, ones)),
+            _mm256_add_epi32(starts, _mm256_madd_epi16(hi, ones))};
   }
 };
 
-// The same for bytes 0..255 that stand for weights -128..127: `correction` must be
-// -128 * (sum of activations). A pair |weight| * (+-activation) is at most 2 * 128 * 127 = 32512;
-// taken with signed weights, the sum needs no correction.
+// The same for bytes 0..255 that stand for weights -128..127, whose zero point must be 128. A pair
+// |weight| * (+-activation) is at most 2 * 128 * 127 = 32512; taken with signed weights, the sum
+// needs no correction by the zero point.
 struct ByteDot {
   __m256i lo, hi;
 
-  explicit FDSPEC_INLINE ByteDot(int32_t) : lo(_mm256_setzero_si256()), hi(lo) {}
+  ByteDot() = default;
+  explicit FDSPEC_INLINE ByteDot(int32_t) : lo(_mm256_set1_epi32(kDotStartBits)), hi(lo) {}
   FDSPEC_INLINE void add(U8x64 weights, int32_t four_activations) {
     const __m256i activations = _mm256_set1_epi32(four_activations);
     lo = _mm256_add_epi32(lo, dot4(weights.lo, activations));

@@ -11,6 +11,8 @@ namespace avx512 {
 
 // Rows of a matrix product that share a weight register, by what 32 registers hold.
 inline constexpr int kIntegerRows = 8;
+inline constexpr int kManyRows = 4;
+inline constexpr int kManyRowsPanels = 2;
 inline constexpr int kFloatRows = 6;
 inline constexpr int kFloatPanels = 4;
 
@@ -192,26 +194,28 @@ struct U8x64 {
   __m512i v;
 
   static FDSPEC_INLINE U8x64 load(const void* p) { return {_mm512_loadu_si512(p)}; }
+  FDSPEC_INLINE void store(void* p) const { _mm512_storeu_si512(p, v); }
   FDSPEC_INLINE U8x64 low_nibbles() const { return {_mm512_and_si512(v, _mm512_set1_epi8(0x0F))}; }
   FDSPEC_INLINE U8x64 high_nibbles() const {
     return {_mm512_and_si512(_mm512_srli_epi16(v, 4), _mm512_set1_epi8(0x0F))};
   }
 };
 
-// Sum over up to 32 inputs of (weight - zero_point) * activation, where weights are the nibbles
-// 0..15 and activations lie in [-127, 127]. `correction` is -zero_point * (sum of activations).
+// Sum over up to 32 inputs of (weight - zero_point) * activation, as the float kDotStart + sum,
+// where weights are the nibbles 0..15 and activations lie in [-127, 127]. `start` is kDotStartBits
+// - zero_point * (sum of activations).
 struct NibbleDot {
   __m512i v;
 
-  explicit FDSPEC_INLINE NibbleDot(int32_t correction) : v(_mm512_set1_epi32(correction)) {}
+  NibbleDot() = default;
+  explicit FDSPEC_INLINE NibbleDot(int32_t start) : v(_mm512_set1_epi32(start)) {}
   FDSPEC_INLINE void add(U8x64 weights, int32_t four_activations) {
     v = _mm512_dpbusd_epi32(v, weights.v, _mm512_set1_epi32(four_activations));
   }
   FDSPEC_INLINE I16 sum() const { return {v}; }
 };
 
-// The same for bytes 0..255 that stand for weights -128..127: `correction` must be
-// -128 * (sum of activations).
+// The same for bytes 0..255 that stand for weights -128..127, whose zero point must be 128.
 struct ByteDot : NibbleDot {
   using NibbleDot::NibbleDot;
 };

@@ -12,6 +12,8 @@ namespace portable {
 
 // Rows of a matrix product that are computed together.
 inline constexpr int kIntegerRows = 2;
+inline constexpr int kManyRows = 2;
+inline constexpr int kManyRowsPanels = 1;
 inline constexpr int kFloatRows = 2;
 inline constexpr int kFloatPanels = 1;
 
@@ -300,6 +302,7 @@ struct U8x64 {
   uint8_t v[4 * kLanes];
 
   static FDSPEC_INLINE U8x64 load(const void* p) { return read_as<U8x64>(p); }
+  FDSPEC_INLINE void store(void* p) const { std::memcpy(p, v, sizeof(v)); }
   FDSPEC_INLINE U8x64 low_nibbles() const {
     U8x64 result;
     for (int i = 0; i < 4 * kLanes; ++i) result.v[i] = v[i] & 0x0F;
@@ -312,12 +315,14 @@ struct U8x64 {
   }
 };
 
-// Sum over up to 32 inputs of (weight - zero_point) * activation, where weights are the nibbles
-// 0..15 and activations lie in [-127, 127]. `correction` is -zero_point * (sum of activations).
+// Sum over up to 32 inputs of (weight - zero_point) * activation, as the float kDotStart + sum,
+// where weights are the nibbles 0..15 and activations lie in [-127, 127]. `start` is kDotStartBits
+// - zero_point * (sum of activations).
 struct NibbleDot {
   I16 total;
 
-  explicit FDSPEC_INLINE NibbleDot(int32_t correction) : total(I16::broadcast(correction)) {}
+  NibbleDot() = default;
+  explicit FDSPEC_INLINE NibbleDot(int32_t start) : total(I16::broadcast(start)) {}
   FDSPEC_INLINE void add(U8x64 weights, int32_t four_activations) {
     int8_t activations[4];
     std::memcpy(activations, &four_activations, sizeof(activations));
@@ -328,8 +333,7 @@ struct NibbleDot {
   FDSPEC_INLINE I16 sum() const { return total; }
 };
 
-// The same for bytes 0..255 that stand for weights -128..127: `correction` must be
-// -128 * (sum of activations).
+// The same for bytes 0..255 that stand for weights -128..127, whose zero point must be 128.
 struct ByteDot : NibbleDot {
   using NibbleDot::NibbleDot;
 };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Activations as 8-bit integers: each block of 32 inputs of a row has its own scale
-// (largest magnitude / 127) and codes rounded to nearest, -127..127.
+// (largest magnitude / 127, rounded to 22 significant bits) and codes rounded to nearest,
+// -127..127. A block with a value that is no number, or above 2^100 in magnitude, has the scale
+// NaN.
 #pragma once
 
 #include "common/dispatch.h"
@@ -15,9 +17,11 @@ inline constexpr int kTileRows = 8;
 struct alignas(32) QuantizedBlock {
   int8_t codes[kTileRows][kBlockInputs];
   float scale[kTileRows];
-  // -zero_point * (sum of codes): what turns a dot product with weight codes into one with
-  // (code - zero_point).
-  int32_t correction[kTileRows];
+  // -kDotStart * scale: exact, as 22 bits times 3 are at most 24.
+  float offset[kTileRows];
+  // kDotStartBits - zero_point * (sum of codes): what a dot product with weight codes starts from
+  // to become one with (code - zero_point).
+  int32_t start[kTileRows];
   // Sum of scale * codes from the first block of the weight's group up to this one; a weight's
   // minimum is multiplied with the value at the end of its group.
   float group_sum[kTileRows];
