@@ -17,7 +17,10 @@ from fdspec.config.speculative import SpeculativeConfig
 
 DEFAULT_TOKEN_BUDGET = 512
 QUANTIZATIONS = "none, bfloat16, wint8, wint4, wint8_a16, wint4_a16"
-_QUANTIZATION = re.compile(r"none|bfloat16|wint[48](_g(32|64|128))?(_a16)?")
+# The names that fdspec.ops.WeightFormat reads.
+_QUANTIZATION = re.compile(
+    r"none|bfloat16|(wint4(_channel|_g(32|64|128))?(_min)?|wint8(_channel|_g(32|64|128))?)(_a16)?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,9 @@ class ModelConfig:
     quantization: str | None = option(
         None,
         help=f"Weight format: {QUANTIZATIONS}; _g32, _g64 or _g128 after the bits quantises groups "
-        "of inputs (wint4_g64, wint8_g32_a16). Default: as the checkpoint has it.",
+        "of inputs, _channel whole channels, _min gives 4-bit groups a minimum (wint4_g64_min, "
+        "wint8_g32_a16). Products are of 8-bit activations, with _a16 of float ones: slower and a "
+        "little more accurate. Default: as the checkpoint has it.",
     )
     load_choices: Literal["default", "default_v1", "dummy"] = option(
         "default_v1", help="dummy takes random weights; the others read the checkpoint."
@@ -79,8 +84,9 @@ class ModelConfig:
         if self.quantization is not None and not _QUANTIZATION.fullmatch(self.quantization):
             raise Contradiction(
                 ("quantization",),
-                f"quantization must be one of {QUANTIZATIONS} (with _g32, _g64 or _g128 after the "
-                f"bits for groups), or null, got {self.quantization!r}",
+                f"quantization must be one of {QUANTIZATIONS} (after the bits may follow _g32, "
+                "_g64, _g128 or _channel for groups, and for 4 bits _min for a minimum), or null, "
+                f"got {self.quantization!r}",
             )
 
     @property

@@ -53,6 +53,10 @@ def merge(layers: Sequence[Sequence[Setting]]) -> Merged:
     return Merged(settings, merger.off_sections(), merger.section_origins)
 
 
+# Letters that say enough of a name that was cut short.
+_LEAST_BEGINNING = 4
+
+
 class _Merger:
     """The state of a merge: settings by own name, the sections that are off."""
 
@@ -123,7 +127,11 @@ class _Merger:
             if name.startswith(prefix) and "." not in name.removeprefix(prefix)
         ]
         own = [name for name in names if prefix + name not in foreign_keys()]
-        near = difflib.get_close_matches(key, own, n=1) or difflib.get_close_matches(key, names, 1)
+        near = (
+            difflib.get_close_matches(key, own, n=1)
+            or difflib.get_close_matches(key, names, n=1)
+            or [name for name in own if len(key) >= _LEAST_BEGINNING and name.startswith(key)][:1]
+        )
         if near:
             remedy = f"did you mean {_spell(prefix + near[0], setting)}?"
         elif own and section:

@@ -102,8 +102,12 @@ class Option:
             return "a text or a list of texts"
         noun = "an integer" if self.kind == "int" else "a number"
         if self.minimum is not None and self.maximum is not None:
-            return f"{noun} from {self.minimum:g} to {self.maximum:g}"
-        return noun if self.minimum is None else f"{noun} of at least {self.minimum:g}"
+            return f"{noun} from {_number(self.minimum)} to {_number(self.maximum)}"
+        return noun if self.minimum is None else f"{noun} of at least {_number(self.minimum)}"
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"
 
 
 def options_of(part: type, section: str | None = None) -> list[Option]:

@@ -7,6 +7,7 @@ import pytest
 
 from fdspec.config import CacheConfig, ModelConfig, SchedulerConfig, load_config
 from fdspec.core.errors import ConfigError
+from fdspec.ops import WeightFormat
 
 
 def message_for(tmp_path, text, *arguments):
@@ -34,6 +35,12 @@ def message_for(tmp_path, text, *arguments):
             "model: m\nspeculative_config: {method: ngram, qqqq: 3}\n",
             "f:2: speculative_config.qqqq: unknown key; known keys: accept_policy,",
         ),
+        (
+            "model: m\nspeculative_config: {method: ngram, num_spec: 3}\n",
+            "f:2: speculative_config.num_spec: unknown key; did you mean num_speculative_tokens?",
+        ),
+        ("model: m\nseed: -1\n", "an integer from 0 to 9223372036854775807, or null, got -1"),
+        ("model: m\nquantization: wint8_min\n", "and for 4 bits _min for a minimum"),
         ("model: m\nmax_num_seqs: many\n", "f:2: max_num_seqs: must be an integer from 1 to 4096"),
         ("model: m\nmax_num_seqs: many\n", "got 'many' (a text)"),
         ("model: m\nmax_num_seqs: 0\n", "from 1 to 4096, got 0"),
@@ -210,3 +217,11 @@ def test_dataclasses_check_themselves():
         CacheConfig(block_size=0)
     with pytest.raises(ConfigError, match="kv_cache_dtype must be one of bfloat16, float32"):
         CacheConfig(kv_cache_dtype="int8")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "name", ["wint4_g32_min", "wint4_channel_min_a16", "wint8_channel", "wint4_min", "wint8_g64"]
+)
+def test_every_name_of_a_weight_format_is_a_quantization(name):
+    WeightFormat.parse(name)
+    assert load_config(["--model", "m", "--quantization", name]).config.model.quantization == name
