@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from fdspec.ops import RowParams, sample_rows
 from fdspec.utils.philox import acceptance_coin
 
-Law = NDArray[np.float64]
-"""[vocab] float64, a probability for each token; the sum is 1 up to rounding."""
+Law = NDArray[np.floating]
+"""[vocab], a probability for each token; the sum is 1 up to rounding."""
 
 _LARGEST_COIN = float(np.nextafter(np.float32(1), np.float32(0)))
 
@@ -62,7 +62,7 @@ def residual(law: Law, draft_law: Law) -> Law:
     Returns:
         [vocab]; p itself if rounding left nothing of the difference.
     """
-    rest = np.maximum(law - draft_law, 0.0)
+    rest = np.maximum(np.asarray(law, np.float64) - draft_law, 0.0)
     total = float(rest.sum())
     return rest / total if total > 0.0 else law
 
@@ -77,19 +77,20 @@ def without(law: Law, token: int) -> Law:
     Returns:
         [vocab]; p itself if the token was all there was.
     """
-    rest = law.copy()
+    rest = np.array(law, np.float64)
     rest[token] = 0.0
     total = float(rest.sum())
     return rest / total if total > 0.0 else law
 
 
 def walk(
-    laws: Sequence[NDArray[np.floating]] | NDArray[np.floating],
+    laws: Sequence[Law] | Law,
     tokens: Sequence[int] | NDArray[np.int32],
     parents: Sequence[int] | NDArray[np.int32],
     oracle: Oracle,
     *,
     draft_laws: Sequence[Law | None] | None = None,
+    own: Sequence[int] | None = None,
 ) -> tuple[list[int], int]:
     """Go down a draft chain or tree, accept what the rules accept, then draw one token more.
 
@@ -105,12 +106,16 @@ def walk(
         oracle: makes the random decisions.
         draft_laws: [n] the law that each token was drawn from, given its elder siblings; None for
             a token that is not random. Leaving it out means that none is.
+        own: [1 + n] what the oracle would draw from each row's law as the argmax of noisy scores.
+            Taking tokens out of a law does not change the argmax of the rest, so that most draws
+            can be spared.
 
     Returns:
         Indices of the accepted draft tokens, in path order; and the recovered or bonus token.
     """
     accepted: list[int] = []
-    current, law = -1, np.asarray(laws[0], dtype=np.float64)
+    current, law = -1, laws[0]
+    removed: set[int] | None = set()  # None: the law has changed in other ways too
     for index, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
         # Children come after their parent, so one pass meets the whole path.
         if parent != current or not 0 <= token < len(law):
@@ -119,11 +124,17 @@ def walk(
         drafted = 1.0 if draft_law is None else float(draft_law[token])
         if oracle.accepts(len(accepted), int(token), float(law[token]), drafted):
             accepted.append(index)
-            current, law = index, np.asarray(laws[index + 1], dtype=np.float64)
+            current, law = index, laws[index + 1]
+            removed = set()
         elif draft_law is None:
             law = without(law, int(token))
+            if removed is not None:
+                removed.add(int(token))
         else:
             law = residual(law, draft_law)
+            removed = None
+    if own is not None and removed is not None and own[current + 1] not in removed:
+        return accepted, own[current + 1]
     return accepted, oracle.draw(len(accepted), law)
 
 
@@ -152,8 +163,9 @@ class KeyedOracle:
 
     def draw(self, depth: int, law: Law) -> int:
         """See `Oracle.draw`: argmax of log-probability + Gumbel noise, by `sample_rows`."""
-        with np.errstate(divide="ignore"):
-            logits = np.log(law).astype(np.float32)[None, :]
+        logits = np.full((1, len(law)), -np.inf, np.float32)
+        possible = np.flatnonzero(law)
+        logits[0, possible] = np.log(law[possible])
         params = RowParams.alike(
             1,
             temperature=1.0,

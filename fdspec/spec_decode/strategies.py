@@ -78,12 +78,10 @@ def rejection(
             seed, choice = sequence.params.seed, sequence.sequence_id[1]
             assert seed is not None
             oracle = KeyedOracle(seed, choice, sequence.num_output)
+            end = row + 1 + len(draft)
+            tokens, parents = draft.tokens.tolist(), draft.parents.tolist()
             choices.append(
-                Choice(
-                    *walk(
-                        list(laws[row : row + 1 + len(draft)]), draft.tokens, draft.parents, oracle
-                    )
-                )
+                Choice(*walk(laws[row:end], tokens, parents, oracle, own=targets[row:end]))
             )
         row += 1 + sequence.num_draft_rows
     return choices

@@ -7,6 +7,8 @@ Never holds a stream; called by references, tests and the rejection rule.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -21,10 +23,12 @@ NOISE_STREAM = 0
 COIN_STREAM = 1
 
 _NUM_ROUNDS = 10
-_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
-_KEY_STEPS = (np.uint64(0x9E3779B9), np.uint64(0xBB67AE85))
-_LOW_WORD = np.uint64(0xFFFFFFFF)
-_WORD_BITS = np.uint64(32)
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+_LOW_WORD = 0xFFFFFFFF
+
+# A number, or an array of uint64: the arithmetic is the same.
+Word = Any
 
 
 def philox4x32(counters: NDArray[np.uint32], seed: int) -> NDArray[np.uint32]:
@@ -38,18 +42,7 @@ def philox4x32(counters: NDArray[np.uint32], seed: int) -> NDArray[np.uint32]:
         [n, 4] uint32.
     """
     a, b, c, d = (counters[:, i].astype(np.uint64) for i in range(4))
-    key_low, key_high = np.uint64(seed) & _LOW_WORD, np.uint64(seed) >> _WORD_BITS
-    for _ in range(_NUM_ROUNDS):
-        first, second = _MULTIPLIERS[0] * a, _MULTIPLIERS[1] * c
-        a, b, c, d = (
-            (second >> _WORD_BITS) ^ b ^ key_low,
-            second & _LOW_WORD,
-            (first >> _WORD_BITS) ^ d ^ key_high,
-            first & _LOW_WORD,
-        )
-        key_low = (key_low + _KEY_STEPS[0]) & _LOW_WORD
-        key_high = (key_high + _KEY_STEPS[1]) & _LOW_WORD
-    return np.stack([a, b, c, d], axis=1).astype(np.uint32)
+    return np.stack(_mix(a, b, c, d, seed), axis=1).astype(np.uint32)
 
 
 def uniform_noise(
@@ -105,8 +98,20 @@ def acceptance_coin(token_id: int, *, seed: int, choice: int, position: int) -> 
         A multiple of 2**-24 in [0, 1), exact in float32.
     """
     # An id outside the vocabulary, even a negative one, still has a coin; it is never accepted.
-    counter = _counters(np.array([token_id & 0xFFFFFFFF]), position, choice, COIN_STREAM)
-    return float(int(philox4x32(counter, seed)[0, 0]) >> 8) * 2.0**-24
+    word, *_ = _mix(token_id & _LOW_WORD, position, choice, COIN_STREAM, seed)
+    return float(word >> 8) * 2.0**-24
+
+
+def _mix(a: Word, b: Word, c: Word, d: Word, seed: int) -> tuple[Word, Word, Word, Word]:
+    """The rounds of Philox on the four words of one counter or of many."""
+    key_low, key_high = seed & _LOW_WORD, seed >> 32
+    for _ in range(_NUM_ROUNDS):
+        first, second = _MULTIPLIERS[0] * a, _MULTIPLIERS[1] * c
+        a, b = (second >> 32) ^ b ^ key_low, second & _LOW_WORD
+        c, d = (first >> 32) ^ d ^ key_high, first & _LOW_WORD
+        key_low = (key_low + _KEY_STEPS[0]) & _LOW_WORD
+        key_high = (key_high + _KEY_STEPS[1]) & _LOW_WORD
+    return a, b, c, d
 
 
 def _counters(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Result = TypeVar("Result")
-Law = NDArray[np.float64]
+Law = NDArray[np.floating]
 
 
 class ScriptedOracle:

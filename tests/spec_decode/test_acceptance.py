@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fdspec.spec_decode.acceptance import KeyedOracle, accepts, residual, walk, without
+from fdspec.spec_decode.acceptance import KeyedOracle, Law, accepts, residual, walk, without
 
 BELOW_ONE = 1 - 2.0**-25  # rounds to 1 in float32
 
@@ -83,3 +83,31 @@ def test_ids_outside_the_vocabulary_are_skipped() -> None:
         [2],
         0,
     )
+
+
+@pytest.mark.parametrize("parents", [[-1, 0, 1, 2], [-1, -1, -1, 0], [-1, -1, 0, 1]])
+def test_own_tokens_spare_draws_and_change_nothing(parents: list[int]) -> None:
+    """Where draws are argmaxes, each row's own token stands for the draw unless it was refused."""
+    num_draws = 0
+
+    class Counting(KeyedOracle):
+        def draw(self, depth: int, law: Law) -> int:
+            nonlocal num_draws
+            num_draws += 1
+            return super().draw(depth, law)
+
+    depth = [0]
+    for parent in parents:
+        depth.append(1 + depth[1 + parent])
+    for seed in range(300):
+        generator = np.random.default_rng(seed)
+        laws = generator.dirichlet(np.full(4, 0.7), 5).astype(np.float32)
+        tokens = generator.integers(0, 4, 4).tolist()
+        oracle = Counting(seed, 0, 3)
+        expected = walk(laws, tokens, parents, oracle)
+        own = [oracle.draw(depth[row], laws[row]) for row in range(5)]
+        before = num_draws
+        assert walk(laws, tokens, parents, oracle, own=own) == expected
+        spared = num_draws == before
+        assert spared or own[1 + expected[0][-1] if expected[0] else 0] != expected[1]
+    assert num_draws < 300 * 6 + 150, "most are spared"
