@@ -191,7 +191,7 @@ def test_every_third_party_import_is_declared(imports):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     names = [re.match(r"[A-Za-z0-9_-]+", text) for text in project["dependencies"]]
     declared = {name[0].lower() for name in names if name}
-    module_of = {"pyyaml": "yaml", "pyzmq": "zmq"}
+    module_of = {"pyyaml": "yaml"}
     modules = {module_of.get(name, name.replace("-", "_")) for name in declared}
     allowed = modules | {"fdspec", "paddle"} | set(sys.stdlib_module_names)
     wrong = [str(i) for i in imports if top(i.imported) not in allowed]

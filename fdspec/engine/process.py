@@ -18,7 +18,7 @@ import msgspec
 from fdspec.config import EngineConfig
 from fdspec.core import FdspecError
 from fdspec.engine.build import build_engine
-from fdspec.scheduler.topic import EngineTopic, Fatal, ZmqEngineTopic
+from fdspec.scheduler.topic import EngineTopic, Fatal, LocalEngineTopic
 from fdspec.utils.logging import configure_logging, get_logger
 
 # Run as a program, this module is __main__, which is outside our loggers.
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     configure_logging("engine")
     should_stop = _Stop()
     config = msgspec.json.decode(sys.stdin.buffer.read(), type=EngineConfig)
-    topic = ZmqEngineTopic(options.endpoint)
+    topic = LocalEngineTopic(options.endpoint)
     try:
         return run_engine(config, topic, should_stop)
     finally:

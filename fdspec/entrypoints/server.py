@@ -21,7 +21,7 @@ from fdspec.entrypoints.engine_process import ENGINE_COMMAND, EngineProcess
 from fdspec.entrypoints.listener import bind_listener
 from fdspec.entrypoints.stopping import Signals, StopRequested, in_daemon_thread, unless_stopped
 from fdspec.entrypoints.template_file import read_chat_template
-from fdspec.scheduler.topic import TopicClient, ZmqTopicClient
+from fdspec.scheduler.topic import LocalTopicClient, TopicClient
 from fdspec.utils.gguf_header import forget_gguf_headers
 from fdspec.utils.logging import get_logger
 
@@ -52,7 +52,7 @@ async def serve(config: EngineConfig, engine_command: Sequence[str] = ENGINE_COM
             place = f"{config.server.host}:{config.server.port}"
             logger.error("cannot listen on %s: %s", place, error.strerror)
             return _FAILED
-        client = ZmqTopicClient()
+        client = LocalTopicClient()
         stack.callback(client.close)
         engine = EngineProcess(engine_command)
         try:
@@ -69,7 +69,7 @@ async def serve(config: EngineConfig, engine_command: Sequence[str] = ENGINE_COM
 async def _serve_with_engine(
     config: EngineConfig,
     engine: EngineProcess,
-    client: ZmqTopicClient,
+    client: LocalTopicClient,
     listener: socket.socket,
     signals: Signals,
 ) -> int:

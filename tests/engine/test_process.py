@@ -12,7 +12,7 @@ import pytest
 
 from fdspec.config import config_from_options
 from fdspec.core import EngineDead, SamplingParams, Submit
-from fdspec.scheduler.topic import ZmqTopicClient
+from fdspec.scheduler.topic import LocalTopicClient
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def start():
 
 def test_serves_until_a_signal(start, smollm2_path):
     async def talk():
-        client = ZmqTopicClient()
+        client = LocalTopicClient()
         try:
             process = start(
                 client.endpoint,
@@ -83,7 +83,7 @@ def test_serves_until_a_signal(start, smollm2_path):
 )
 def test_a_mistake_of_the_user_is_told_without_a_traceback(start, smollm2_path, changes, words):
     async def talk():
-        client = ZmqTopicClient()
+        client = LocalTopicClient()
         try:
             process = start(client.endpoint, {"model": str(smollm2_path), **changes})
             with pytest.raises(EngineDead) as caught:

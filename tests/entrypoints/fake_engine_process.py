@@ -19,7 +19,7 @@ import msgspec
 from fdspec.config import EngineConfig, config_from_options
 from fdspec.core import Submit
 from fdspec.entrypoints.server import serve
-from fdspec.scheduler.topic import Fatal, Ready, ZmqEngineTopic
+from fdspec.scheduler.topic import Fatal, LocalEngineTopic, Ready
 from fdspec.utils.logging import configure_logging
 from tests.entrypoints.fake_engine import FakeEngine
 from tests.entrypoints.tiny_tokenizer import make_tokenizer
@@ -41,7 +41,7 @@ def run_engine(mode: str, endpoint: str) -> int:
     print(f"fake engine for {config.model.served_names}, {len(config.server.api_key)} keys")
     stopped: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
-    topic = ZmqEngineTopic(endpoint)
+    topic = LocalEngineTopic(endpoint)
     if mode == "refuse":
         topic.publish(Fatal("tensor x has the wrong shape"))
         topic.close()

@@ -14,9 +14,9 @@ from fdspec.scheduler.topic import (
     Fatal,
     InProcessClient,
     InProcessTopic,
+    LocalEngineTopic,
+    LocalTopicClient,
     Ready,
-    ZmqEngineTopic,
-    ZmqTopicClient,
 )
 
 READY = Ready(100, 64, 8, 16, 4)
@@ -27,11 +27,11 @@ def open_pair(kind):
     if kind == "in_process":
         topic = InProcessTopic()
         return topic, InProcessClient(topic)
-    client = ZmqTopicClient()
-    return ZmqEngineTopic(client.endpoint), client
+    client = LocalTopicClient()
+    return LocalEngineTopic(client.endpoint), client
 
 
-@pytest.fixture(params=["in_process", "zmq"])
+@pytest.fixture(params=["in_process", "local_socket"])
 def run(request):
     """Run `scenario(engine, client)` in an event loop, with everything closed afterwards."""
 
@@ -140,8 +140,12 @@ def test_many_messages_both_ways(run):
         for index in range(200):
             last = FinishReason.LENGTH if index == 199 else None
             engine.emit([TokenEvent(f"{i}", 0, index, (index,), finish=last) for i in range(50)])
-        for stream in streams:
-            assert [event.index for event in await collect(stream)] == list(range(200))
+        collected = asyncio.gather(*map(collect, streams))
+        while not collected.done():
+            # What did not fit at once leaves while the engine polls, as it always does.
+            assert await asyncio.to_thread(engine.poll, 8, 0.01) == []
+        for events in await collected:
+            assert [event.index for event in events] == list(range(200))
 
     run(scenario)
 
@@ -181,8 +185,8 @@ def test_waiting_for_an_engine_that_dies():
 
 def test_socket_is_private_and_removed():
     async def main():
-        client = ZmqTopicClient()
-        path = Path(client.endpoint.removeprefix("ipc://"))
+        client = LocalTopicClient()
+        path = Path(client.endpoint)
         assert stat.S_IMODE(os.stat(path.parent).st_mode) == 0o700
         assert path.exists()
         client.close()
@@ -194,7 +198,7 @@ def test_socket_is_private_and_removed():
 
 def test_submit_without_an_engine_process():
     async def main():
-        client = ZmqTopicClient()
+        client = LocalTopicClient()
         try:
             with pytest.raises(EngineDead, match="does not take requests"):
                 await client.submit([submit("a")])
@@ -205,10 +209,79 @@ def test_submit_without_an_engine_process():
     asyncio.run(main())
 
 
+def test_messages_larger_than_the_socket_takes():
+    """Neither side blocks; what is not taken at once goes out when there is room."""
+
+    async def main():
+        client = LocalTopicClient()
+        engine = LocalEngineTopic(client.endpoint)
+        try:
+            engine.publish(READY)
+            await client.wait_ready()
+            prompt = tuple(range(100_000))
+            requests = [
+                Submit(f"{i}", prompt, SamplingParams(max_tokens=4, seed=1)) for i in range(20)
+            ]
+            streams = [await client.submit([request]) for request in requests]
+            assert await poll(engine, 20) == requests
+            end = FinishReason.LENGTH
+            for request in requests:
+                engine.emit([TokenEvent(request.request_id, 0, 0, prompt, finish=end)])
+            collected = asyncio.gather(*map(collect, streams))
+            while not collected.done():
+                # An engine that has nothing to do sends the rest while it waits.
+                assert await asyncio.to_thread(engine.poll, 8, 0.01) == []
+            for (event,) in await collected:
+                assert event.tokens == prompt
+        finally:
+            client.close()
+            engine.close()
+
+    asyncio.run(asyncio.wait_for(main(), DEADLINE_S))
+
+
+def test_what_was_sent_before_the_close_arrives():
+    async def main():
+        client = LocalTopicClient()
+        engine = LocalEngineTopic(client.endpoint)
+        try:
+            engine.publish(READY)
+            engine.publish(Fatal("x" * 1_000_000))
+            # It lingers until the last byte is taken.
+            closing = asyncio.create_task(asyncio.to_thread(engine.close))
+            with pytest.raises(EngineDead, match="^x{1000000}$"):
+                while True:
+                    await client.wait_ready()
+                    await asyncio.sleep(0.001)
+            await closing
+        finally:
+            client.close()
+
+    asyncio.run(asyncio.wait_for(main(), DEADLINE_S))
+
+
+def test_an_engine_notices_that_the_frontend_has_gone():
+    async def main():
+        client = LocalTopicClient()
+        engine = LocalEngineTopic(client.endpoint)
+        engine.publish(READY)
+        await client.wait_ready()
+        await client.submit([submit("a")])
+        client.close()
+        engine.emit([TokenEvent("a", 0, 0, (1,))])
+        assert await asyncio.to_thread(engine.poll, 8, 1.0) == [submit("a")]
+        with pytest.raises(ConnectionError, match="closed the connection"):
+            engine.poll(8, 1.0)
+        engine.emit([TokenEvent("a", 0, 0, (1,))])
+        engine.close()
+
+    asyncio.run(asyncio.wait_for(main(), DEADLINE_S))
+
+
 def test_a_foreign_frame_ends_the_engine():
     async def main():
-        client = ZmqTopicClient()
-        engine = ZmqEngineTopic(client.endpoint)
+        client = LocalTopicClient()
+        engine = LocalEngineTopic(client.endpoint)
         try:
             engine._socket.send(b"\x09nonsense")
             with pytest.raises(EngineDead, match="version 9"):

@@ -2,14 +2,14 @@
 """Scheduler topic: how requests reach an engine and token events come back.
 
 `EngineTopic` is the engine's view, `TopicClient` the frontend's. Back ends: `InProcessTopic` inside
-one process, `ZmqEngineTopic`/`ZmqTopicClient` between two processes of a machine.
+one process, `LocalEngineTopic`/`LocalTopicClient` between two processes of a machine.
 """
 
 from fdspec.scheduler.topic.client import EventStream, InProcessClient, ShuttingDown, TopicClient
 from fdspec.scheduler.topic.codec import CodecError
 from fdspec.scheduler.topic.in_process import InProcessTopic
 from fdspec.scheduler.topic.interface import EngineTopic
-from fdspec.scheduler.topic.local_zmq import ZmqEngineTopic, ZmqTopicClient
+from fdspec.scheduler.topic.local_socket import LocalEngineTopic, LocalTopicClient
 from fdspec.scheduler.topic.messages import EngineMessage, EngineStats, Fatal, Ready, Status
 
 __all__ = [
@@ -25,6 +25,6 @@ __all__ = [
     "ShuttingDown",
     "Status",
     "TopicClient",
-    "ZmqEngineTopic",
-    "ZmqTopicClient",
+    "LocalEngineTopic",
+    "LocalTopicClient",
 ]
