@@ -38,13 +38,18 @@ class TilePart {
     const F16 scale = splat(Weights::scale(step_.args.scale));
     const int num_queries = step_.num_queries(item);
     uint16_t* rows = halves(step_.scratch.keys);
+    int32_t* query_rows = row_numbers();
+    int row = 0, head = 0;
     for (int first = 0; first < num_queries; first += kLanes) {
-      std::memset(rows, 0, sizeof(uint16_t) * static_cast<size_t>(kLanes * padded_dim_));
-      for (int i = 0; i < min_of(kLanes, num_queries - first); ++i) {
-        const float* source = step_.args.query + step_.query_index(item, first + i) * step_.dim;
-        for (int j = 0; j < step_.dim; j += kLanes) {
-          const int width = min_of(kLanes, step_.dim - j);
-          (F16::load_partial(source + j, width) * scale).store_bf16(rows + i * padded_dim_ + j);
+      for (int i = 0; i < kLanes; ++i) {
+        query_rows[first + i] = row;
+        const float* source =
+            row < item.num_rows ? step_.args.query + step_.query_index(item, row, head) * step_.dim
+                                : nullptr;
+        round_query(source, scale, rows + i * padded_dim_);
+        if (++head == step_.group) {
+          head = 0;
+          ++row;
         }
       }
       for (int block = 0; block < padded_dim_; block += kBlock) {
@@ -55,10 +60,6 @@ class TilePart {
         uint16_t* tile = query_tiles(first) + block / kBlock * kTileHalves;
         for (int i = 0; i < kLanes; ++i) words[i].store(tile + i * kBlock);
       }
-    }
-    int32_t* query_rows = row_numbers();
-    for (int query = 0; query < avx512::query_capacity(num_queries); ++query) {
-      query_rows[query] = query / step_.group;
     }
   }
 
@@ -81,14 +82,18 @@ class TilePart {
     int query = rows.begin * step_.group / kLanes * kLanes;
     float* scores = step_.mine(step_.scratch.scores);
     float* next_scores = scores + kPartKeys * kTileQueries;
-    multiply_keys(key_rows, query, scores);
+    multiply_keys(key_rows, query);
     pack_values(keys);
+    store_scores(scores);
     const States states = states_in(step_.mine(step_.scratch.tile), kTileQueries, target.stride);
     for (; query < end; query += kLanes) {
-      // The processor works on the next tile's products while it does this one's softmax.
-      if (query + kLanes < end) multiply_keys(key_rows, query + kLanes, next_scores);
+      // The processor works on the next tile's products while it does this one's softmax. They
+      // stay in the tiles so long: stores under way would hold up loads at like addresses.
+      const bool has_next = query + kLanes < end;
+      if (has_next) multiply_keys(key_rows, query + kLanes);
       const int width = min_of(kLanes, step_.num_queries(item) - query);
       weigh(scores, width, is_masked, is_masked ? visible(keys, rows, query) : I16::zero(), states);
+      if (has_next) store_scores(next_scores);
       multiply_values(keys.count, states);
       fold_lanes<Weights>(target.from(query), states, width, padded_dim_);
       float* used = scores;
@@ -114,6 +119,19 @@ class TilePart {
   }
 
  private:
+  // A query scaled and rounded, and zeros behind it; only zeros if there is none.
+  FDSPEC_INLINE void round_query(const float* source, F16 scale, uint16_t* target) const {
+    for (int i = 0; i < padded_dim_; i += kBlock) {
+      const auto load = [&](int first) {
+        const int width = source == nullptr ? 0 : max_of(0, min_of(kLanes, step_.dim - first));
+        return (F16::load_partial(source + first, width) * scale).v;
+      };
+      // Products are never denormal, which this instruction would take as 0.
+      const __m512bh rounded = _mm512_cvtne2ps_pbh(load(i + kLanes), load(i));
+      std::memcpy(target + i, &rounded, sizeof(rounded));
+    }
+  }
+
   static TileShapes shapes() {
     TileShapes shapes;
     for (int tile = 0; tile < kNumTiles; ++tile) shapes.set(tile, kLanes, 4 * kLanes);
@@ -167,8 +185,8 @@ class TilePart {
     return _mm512_maskz_loadu_epi16(mask, reinterpret_cast<const uint16_t*>(entry) + first);
   }
 
-  // Interleaves the values of keys 2i and 2i + 1 into row i % 16 of tiles [key block][16 columns];
-  // keys that do not exist are zeros.
+  // Interleaves the values of keys 2i and 2i + 1 into row i of [pairs of keys, padded dim] words,
+  // of which every 16 x 16 are a tile; keys that do not exist are zeros.
   FDSPEC_INLINE void pack_values(const PartKeys& keys) const {
     keys.count == kPartKeys&& step_.dim % kBlock == 0 ? pack_values<true>(keys)
                                                       : pack_values<false>(keys);
@@ -177,22 +195,20 @@ class TilePart {
   template <bool kIsWhole>
   FDSPEC_INLINE void pack_values(const PartKeys& keys) const {
     const char* base = static_cast<const char*>(step_.args.cache.value);
-    const int num_tiles = padded_dim_ / kLanes;
+    uint16_t* pair = halves(step_.scratch.values);
     const int end = (keys.count + kBlock - 1) / kBlock * kBlock;
     for (int key = 0; key < end; key += 2) {
       prefetch_next(step_.args.cache, keys, key);
       prefetch_next(step_.args.cache, keys, key + 1);
-      uint16_t* row = halves(step_.scratch.values) + key / kBlock * num_tiles * kTileHalves +
-                      key % kBlock / 2 * kBlock;
-      for (int i = 0; i < padded_dim_; i += kBlock, row += 2 * kTileHalves) {
+      for (int i = 0; i < padded_dim_; i += kBlock, pair += 2 * kBlock) {
         const auto load = [&](int at) {
           const char* entry = base + keys.offset[at];
           if (kIsWhole) return _mm512_loadu_si512(entry + i * sizeof(uint16_t));
           return at < keys.count ? load_halves(entry, i) : _mm512_setzero_si512();
         };
         const __m512i even = load(key), odd = load(key + 1);
-        _mm512_store_si512(row, _mm512_unpacklo_epi16(even, odd));
-        _mm512_store_si512(row + kTileHalves, _mm512_unpackhi_epi16(even, odd));
+        _mm512_store_si512(pair, _mm512_unpacklo_epi16(even, odd));
+        _mm512_store_si512(pair + kBlock, _mm512_unpackhi_epi16(even, odd));
       }
     }
   }
@@ -212,7 +228,7 @@ class TilePart {
   }
 
   // scores[kPartKeys][16 queries] of a tile of queries.
-  FDSPEC_INLINE void multiply_keys(const KeyRows& keys, int query, float* scores) const {
+  FDSPEC_INLINE void multiply_keys(const KeyRows& keys, int query) const {
     const uint16_t* queries = query_tiles(query);
     zero_tile<0>();
     zero_tile<1>();
@@ -231,6 +247,9 @@ class TilePart {
       load_tile<5>(at(3), keys.stride);
       multiply_bf16<3, 5, 4>();
     }
+  }
+
+  FDSPEC_INLINE void store_scores(float* scores) const {
     constexpr int64_t kRowBytes = kTileQueries * sizeof(float);
     store_tile<0>(scores, kRowBytes);
     store_tile<1>(scores + kTileFloats, kRowBytes);
@@ -261,9 +280,9 @@ class TilePart {
     const int num_tiles = padded_dim_ / kLanes;
     for (int tile = 0; tile < num_tiles; tile += 4) {
       if (num_tiles - tile >= 4) {
-        multiply_columns<4>(values + tile * kTileHalves, num_keys, states.o + tile * kLanes);
+        multiply_columns<4>(values + tile * kBlock, num_keys, states.o + tile * kLanes);
       } else {
-        multiply_columns<2>(values + tile * kTileHalves, num_keys, states.o + tile * kLanes);
+        multiply_columns<2>(values + tile * kBlock, num_keys, states.o + tile * kLanes);
       }
     }
   }
@@ -276,23 +295,23 @@ class TilePart {
       zero_tile<2>();
       zero_tile<3>();
     }
-    constexpr int64_t kRowBytes = kBlock * sizeof(uint16_t);
+    // Of a row of values, and of o.
+    const int64_t stride = padded_dim_ * static_cast<int>(sizeof(float));
     const uint16_t* weights = tile_weights();
     for (int key = 0; key < num_keys; key += kBlock) {
       load_tile<4>(weights + key, kPartKeys * sizeof(uint16_t));
-      load_tile<5>(values, kRowBytes);
+      load_tile<5>(values, stride);
       multiply_bf16<0, 4, 5>();
-      load_tile<6>(values + kTileHalves, kRowBytes);
+      load_tile<6>(values + kBlock, stride);
       multiply_bf16<1, 4, 6>();
       if constexpr (kTiles == 4) {
-        load_tile<7>(values + 2 * kTileHalves, kRowBytes);
+        load_tile<7>(values + 2 * kBlock, stride);
         multiply_bf16<2, 4, 7>();
-        load_tile<5>(values + 3 * kTileHalves, kRowBytes);
+        load_tile<5>(values + 3 * kBlock, stride);
         multiply_bf16<3, 4, 5>();
       }
-      values += padded_dim_ / kLanes * kTileHalves;
+      values += kBlock * padded_dim_;
     }
-    const int64_t stride = padded_dim_ * static_cast<int>(sizeof(float));
     store_tile<0>(o, stride);
     store_tile<1>(o + kLanes, stride);
     if constexpr (kTiles == 4) {

@@ -41,7 +41,12 @@ class TileSoftmax {
  public:
   // scores: [kPartKeys, kTileQueries]; visible: keys that each query sees, used if kMasked.
   FDSPEC_INLINE TileSoftmax(const float* scores, I16 visible)
-      : scores_(scores), limits_(kMasked ? lane_limits<kWidth>(visible) : visible) {}
+      : scores_(scores), limits_(kMasked ? lane_limits<kWidth>(visible) : visible) {
+    if constexpr (kWidth < kLanes) {
+#pragma GCC unroll 32
+      for (int vector = 0; vector < kVectors; ++vector) gathered_[vector] = gather(vector);
+    }
+  }
 
   // Writes m and l of kWidth queries, and their weights, pairs of keys in a word: [pairs, kWidth].
   FDSPEC_INLINE void run(uint32_t* pairs, float* m, float* l) const {
@@ -74,20 +79,26 @@ class TileSoftmax {
   static constexpr int kQuarter = kVectors / 4;
 
   FDSPEC_INLINE F16 score(int vector) const {
-    const float* row = scores_ + vector * kKeys * kTileQueries;
     F16 value;
-    if constexpr (kWidth == 16) {
-      value = F16::load(row);
-    } else if constexpr (kWidth == 8) {
-      const __m512 low = _mm512_castps256_ps512(_mm256_loadu_ps(row));
-      value.v = _mm512_insertf32x8(low, _mm256_loadu_ps(row + kTileQueries), 1);
+    if constexpr (kWidth < kLanes) {
+      value = gathered_[vector];
     } else {
-      __m512 quarters = _mm512_castps128_ps512(_mm_loadu_ps(row));
-      quarters = _mm512_insertf32x4(quarters, _mm_loadu_ps(row + kTileQueries), 1);
-      quarters = _mm512_insertf32x4(quarters, _mm_loadu_ps(row + 2 * kTileQueries), 2);
-      value.v = _mm512_insertf32x4(quarters, _mm_loadu_ps(row + 3 * kTileQueries), 3);
+      value = F16::load(scores_ + vector * kTileQueries);
     }
     return kMasked ? select(is_seen(vector), value, splat(-kInfinity)) : value;
+  }
+
+  // The scores of a few queries for the keys of a vector.
+  FDSPEC_INLINE F16 gather(int vector) const {
+    const float* row = scores_ + vector * kKeys * kTileQueries;
+    if constexpr (kWidth == 8) {
+      const __m512 low = _mm512_castps256_ps512(_mm256_loadu_ps(row));
+      return {_mm512_insertf32x8(low, _mm256_loadu_ps(row + kTileQueries), 1)};
+    }
+    __m512 quarters = _mm512_castps128_ps512(_mm_loadu_ps(row));
+    quarters = _mm512_insertf32x4(quarters, _mm_loadu_ps(row + kTileQueries), 1);
+    quarters = _mm512_insertf32x4(quarters, _mm_loadu_ps(row + 2 * kTileQueries), 2);
+    return {_mm512_insertf32x4(quarters, _mm_loadu_ps(row + 3 * kTileQueries), 3)};
   }
 
   FDSPEC_INLINE M16 is_seen(int vector) const { return limits_ > I16::broadcast(vector * kKeys); }
@@ -140,6 +151,7 @@ class TileSoftmax {
 
   const float* scores_;
   const I16 limits_;
+  F16 gathered_[kWidth < kLanes ? kVectors : 1];
 };
 
 // weights[kWidth][kPartKeys] = the pairs of keys transposed.

@@ -38,8 +38,10 @@ struct SliceStep {
   FDSPEC_INLINE int num_queries(const AttentionItem& item) const { return item.num_rows * group; }
   // Place of an item's query among all (row, head) pairs of the step.
   FDSPEC_INLINE int64_t query_index(const AttentionItem& item, int query) const {
-    const int64_t row = item.first_row + query / group;
-    return row * args.shape.num_heads + item.kv_head * group + query % group;
+    return query_index(item, query / group, query % group);
+  }
+  FDSPEC_INLINE int64_t query_index(const AttentionItem& item, int row, int head) const {
+    return int64_t{item.first_row + row} * args.shape.num_heads + item.kv_head * group + head;
   }
 };
 
