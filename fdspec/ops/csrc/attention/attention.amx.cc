@@ -16,9 +16,10 @@ constexpr int kBlock = 32;
 constexpr int kTileFloats = kTileBytes / 4;
 constexpr int kTileHalves = kTileBytes / 2;
 
-// Keys as the rows of tiles, for each kLanes keys.
+// Keys as the rows of tiles of kLanes keys.
 struct KeyRows {
-  const void* base[kPartKeys / kLanes];
+  const char* base[kPartKeys / kLanes];
+  int num_lanes;   // tiles with keys
   int64_t stride;  // in bytes
 };
 
@@ -150,18 +151,19 @@ class TilePart {
   FDSPEC_INLINE KeyRows find_key_rows(const PartKeys& keys) const {
     const PagedCache& cache = step_.args.cache;
     const char* base = static_cast<const char*>(cache.key);
-    KeyRows rows;
+    const int num_lanes = (keys.count + kLanes - 1) / kLanes;
     bool all_in_line = step_.dim % kBlock == 0;
-    for (int i = 0; i < keys.count; i += kLanes) all_in_line &= keys.in_line[i / kLanes];
+    for (int lane = 0; lane < num_lanes; ++lane) all_in_line &= keys.in_line[lane];
+    KeyRows rows;
+    rows.num_lanes = num_lanes;
     rows.stride = (all_in_line ? step_.dim : padded_dim_) * static_cast<int>(sizeof(uint16_t));
     uint16_t* copies = halves(step_.scratch.keys);
-    for (int lane = 0; lane < kPartKeys / kLanes; ++lane) {
+    for (int lane = 0; lane < num_lanes; ++lane) {
       if (all_in_line) {
-        // A tile of keys that nobody sees may hold anything.
-        rows.base[lane] = base + keys.offset[lane * kLanes < keys.count ? lane * kLanes : 0];
+        rows.base[lane] = base + keys.offset[lane * kLanes];
         continue;
       }
-      rows.base[lane] = copies + lane * kLanes * padded_dim_;
+      rows.base[lane] = reinterpret_cast<const char*>(copies + lane * kLanes * padded_dim_);
       for (int key = lane * kLanes; key < (lane + 1) * kLanes; ++key) {
         copy_padded(key < keys.count ? base + keys.offset[key] : nullptr,
                     copies + key * padded_dim_);
@@ -227,7 +229,8 @@ class TilePart {
     return special != 0;
   }
 
-  // scores[kPartKeys][16 queries] of a tile of queries.
+  // Scores of a tile of queries, [kPartKeys][16 queries] in tiles 0 .. 3; 0 where there are no
+  // keys.
   FDSPEC_INLINE void multiply_keys(const KeyRows& keys, int query) const {
     const uint16_t* queries = query_tiles(query);
     zero_tile<0>();
@@ -236,15 +239,17 @@ class TilePart {
     zero_tile<3>();
     for (int i = 0; i < padded_dim_; i += kBlock, queries += kTileHalves) {
       const int64_t offset = i * static_cast<int>(sizeof(uint16_t));
-      const auto at = [&](int lane) { return static_cast<const char*>(keys.base[lane]) + offset; };
       load_tile<4>(queries, kBlock * sizeof(uint16_t));
-      load_tile<5>(at(0), keys.stride);
+      load_tile<5>(keys.base[0] + offset, keys.stride);
       multiply_bf16<0, 5, 4>();
-      load_tile<6>(at(1), keys.stride);
+      if (keys.num_lanes == 1) continue;
+      load_tile<6>(keys.base[1] + offset, keys.stride);
       multiply_bf16<1, 6, 4>();
-      load_tile<7>(at(2), keys.stride);
+      if (keys.num_lanes == 2) continue;
+      load_tile<7>(keys.base[2] + offset, keys.stride);
       multiply_bf16<2, 7, 4>();
-      load_tile<5>(at(3), keys.stride);
+      if (keys.num_lanes == 3) continue;
+      load_tile<5>(keys.base[3] + offset, keys.stride);
       multiply_bf16<3, 5, 4>();
     }
   }

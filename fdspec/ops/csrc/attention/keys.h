@@ -11,7 +11,9 @@ namespace FDSPEC_ISA {
 // Some keys of one part and who sees them: row r sees the first min(count, base + r).
 struct PartKeys {
   int64_t offset[kPartKeys];  // of the entry, in bytes from the start of the key or value cache
-  bool in_line[kPartKeys / kLanes];  // these kLanes entries follow each other in memory
+  // Of each kLanes keys, those that exist follow each other in memory, inside a block that goes on
+  // for kLanes entries at least.
+  bool in_line[kPartKeys / kLanes];
   int count;
   int base;
   const PartKeys* next;  // kPartKeys keys that will be needed after these, or null
@@ -49,6 +51,11 @@ FDSPEC_INLINE void locate_keys(const AttentionArgs& args, const AttentionItem& i
   keys->count = count;
   keys->next = nullptr;
   locate_run(args, item, 0, count, first, keys);
+  const int last_lane = count / kLanes;
+  const int block_size = args.cache.block_size;
+  if (count % kLanes != 0 && (first + last_lane * kLanes) % block_size + kLanes <= block_size) {
+    keys->in_line[last_lane] = true;
+  }
 }
 
 // Finds the tokens at positions [first, first + kPartKeys) that a tree row sees: those of the
@@ -59,8 +66,10 @@ FDSPEC_INLINE bool locate_path(const AttentionArgs& args, const AttentionItem& i
   int position = item.context + args.plan->depth(item.first_row + row);
   const int count = min_of(kPartKeys, position + 1 - first);
   if (count <= 0) return false;
-  locate_keys(args, item, first, min_of(count, max_of(0, item.context - first)), keys);
+  for (bool& in_line : keys->in_line) in_line = false;
   keys->count = count;
+  keys->next = nullptr;
+  locate_run(args, item, 0, min_of(count, max_of(0, item.context - first)), first, keys);
   for (int node = item.row_offset + row; node >= 0 && position >= first; --position) {
     const int at = position - first;
     if (at < kPartKeys) locate_run(args, item, at, at + 1, item.context + node, keys);
