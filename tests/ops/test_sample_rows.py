@@ -339,3 +339,58 @@ def test_errors_name_the_logits() -> None:
         sample_rows(np.zeros((2, 0), np.float32), params)
     with pytest.raises(ValueError, match="^temperature"):
         sample_rows(np.zeros((3, 5), np.float32), params)
+
+
+def peaked_logits(rows: int, vocab: int, *, decay: float) -> Any:
+    """Rows whose scores fall off like those of language models: a short head and a long tail."""
+    generator = np.random.default_rng([rows, vocab])
+    ranks = np.stack([generator.permutation(vocab) for _ in range(rows)])
+    noise = generator.normal(0, 0.3, (rows, vocab))
+    return (20 - decay * np.log1p(ranks) + noise).astype(np.float32)
+
+
+@pytest.mark.parametrize("decay", [0.9, 2.0, 5.0])
+@pytest.mark.parametrize("top_p", [0.3, 0.95, 0.999])
+def test_top_p_keeps_the_exact_prefix_of_heads_and_tails(top_p: float, decay: float) -> None:
+    """Whether rough weights of the tail settle the prefix, or exact ones must."""
+    rows, vocab = 6, 20_011
+    logits = peaked_logits(rows, vocab, decay=decay)
+    params = RowParams.alike(rows, temperature=0.9, top_p=top_p, seed=5, position=np.arange(rows))
+    for backend in BACKENDS[1:]:
+        check_against_the_definition(backend, logits, params)
+
+
+@pytest.mark.parametrize("temperature", [0.05, 0.8, 2.0, 20.0])
+def test_noise_that_is_left_out_could_not_have_won(temperature: float) -> None:
+    """Wide and narrow rows: noise of single tokens and of neighbours, few and many of them."""
+    rows, vocab = 40, 5003
+    for logits in (peaked_logits(rows, vocab, decay=3.0), logits_of(rows, vocab, scale=4.0)):
+        params = RowParams.alike(
+            rows, temperature=temperature, seed=np.arange(rows), position=7, choice=1
+        )
+        for backend in BACKENDS[1:]:
+            chosen = sample(backend, logits, params)
+            for row, token in enumerate(chosen):
+                scores = reference_noisy_scores(logits[row], params.row(row))
+                assert scores.max() - scores[token] <= 1e-5 * max(1.0, abs(scores.max()))
+
+
+@pytest.mark.parametrize("k", [1, 63, 64, 65, 300])
+def test_top_k_on_a_large_vocabulary(k: int) -> None:
+    rows, vocab = 3, 20_011
+    logits = peaked_logits(rows, vocab, decay=2.0).round(2)
+    logits[1, 100:] = -INF
+    logits[2, ::64] += 9  # the best ones all in one of the sets that the bound is made of
+    params = RowParams.alike(rows, top_k=k, seed=3)
+    for backend in BACKENDS[1:]:
+        check_against_the_definition(backend, logits, params)
+
+
+def test_the_largest_logit_at_every_place() -> None:
+    vocab = 2100
+    logits = np.zeros((vocab, vocab), np.float32)
+    np.fill_diagonal(logits, 1.0)
+    assert sample_rows(logits, RowParams.greedy(vocab)).tolist() == list(range(vocab))
+    largest = np.finfo(np.float32).max
+    ties = np.array([[0, largest, INF, 1], [INF, largest, 0, INF]], np.float32)
+    assert sample_rows(ties, RowParams.greedy(2)).tolist() == [1, 0]
