@@ -39,6 +39,11 @@ DEFAULT_MODEL = "models/SmolLM2-135M-Instruct.Q4_1.gguf"
 # The demo model has 4-bit layers and an 8-bit output projection.
 FORMATS = ("wint4+wint8_g32", "wint8", "wint4_a16", "bfloat16")
 GROUPS = ("linear", "attention", "sampling", "rowwise")
+PEAKS = {
+    "int8": probe.int8_peak,
+    "float": probe.float_peak,
+    "bfloat16": probe.bfloat16_peak,
+}
 FOOTPRINTS_BYTES = (1 << 16, 1 << 20, 1 << 23, 1 << 25, 1 << 26, 1 << 27, 1 << 28)
 
 
@@ -48,7 +53,7 @@ class Limits:
 
     Attributes:
         bandwidths: bytes a second for each footprint in bytes.
-        peaks: operations a second for "int8" and "float".
+        peaks: operations a second by name of PEAKS.
     """
 
     bandwidths: dict[int, float]
@@ -91,7 +96,7 @@ def measure_limits(footprints: Sequence[int]) -> Limits:
 
     return Limits(
         {size: once(probe.read_bandwidth(size, repeats=3)) for size in footprints},
-        {"int8": once(probe.int8_peak(repeats=3)), "float": once(probe.float_peak(repeats=3))},
+        {name: once(measure_peak(repeats=3)) for name, measure_peak in PEAKS.items()},
     )
 
 
@@ -241,8 +246,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for size in footprints
         },
         "peak_gigaoperations_per_s": {
-            name: Spread.of(limit.peaks[name] / GIGA for limit in limits)
-            for name in ("int8", "float")
+            name: Spread.of(limit.peaks[name] / GIGA for limit in limits) for name in PEAKS
         },
         "kernels": figures,
     }

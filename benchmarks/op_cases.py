@@ -30,7 +30,7 @@ class Case:
         name: which size.
         num_bytes: what a call reads and writes at least.
         num_operations: multiplications plus additions of a call; 0 where they do not count.
-        peak: what they are measured against, "int8" or "float".
+        peak: what they are measured against: "int8", "float" or "bfloat16".
         footprint_bytes: what calls 0, 1, 2, ... touch before they come back to the same memory.
         call: run call number i.
     """
@@ -249,7 +249,7 @@ def _attention_case(
         f"{label} after {context}",
         read_bytes + 2 * query.nbytes,
         2 * 2 * seen * config.num_heads * config.head_dim,
-        "float",
+        "bfloat16",
         read_bytes * config.num_layers,
         call,
     )

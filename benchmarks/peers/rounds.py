@@ -16,6 +16,7 @@ from benchmarks.report import Spread
 
 IDLE_PROMPT_TOKENS = 100
 IDLE_REQUESTS = 4
+IDLE_PAUSE_S = 0.3
 MEBIBYTE = 2**20
 AnyPeer = TypeVar("AnyPeer")
 LATENCIES = {
@@ -150,6 +151,8 @@ async def _idle_first_token_s(server: Server, tokens: Sequence[int], index: int)
     prompts = text_slices(tokens, IDLE_REQUESTS + 1, IDLE_PROMPT_TOKENS, 2, 500_000 + index)
     times_s = []
     for prompt in prompts:
+        # Long enough for threads that wait to fall asleep.
+        await asyncio.sleep(IDLE_PAUSE_S)
         answer = await answer_one(server, prompt)
         if answer.error:
             raise PeerError(f"a request to an idle server failed: {answer.error}")

@@ -77,6 +77,21 @@ def float_peak(*, repeats: int = 7, min_time_s: float = 0.01) -> list[float]:
     return _rates(kernels().run_float_peak, _START_ITERATIONS, repeats, min_time_s)
 
 
+def bfloat16_peak(*, repeats: int = 7, min_time_s: float = 0.01) -> list[float]:
+    """Returns how many multiplications plus additions of bfloat16, summed in float32, are done.
+
+    Tiles at level amx; elsewhere bfloat16 is widened, so that this is float_peak.
+
+    Args:
+        repeats: how many figures to return.
+        min_time_s: how long one of them is measured at least.
+
+    Returns:
+        Operations a second, one figure for each repeat.
+    """
+    return _rates(kernels().run_bfloat16_peak, _START_ITERATIONS, repeats, min_time_s)
+
+
 def _rates(
     run: Callable[[int], int], iterations: int, repeats: int, min_time_s: float
 ) -> list[float]:

@@ -21,7 +21,7 @@ def test_reads_every_byte_in_every_pass(num_vectors: int) -> None:
             assert [read_memory(data, passes) for passes in (1, 2, 3)] == [combined, 0, combined]
 
 
-@pytest.mark.parametrize("name", ["run_int8_peak", "run_float_peak"])
+@pytest.mark.parametrize("name", ["run_int8_peak", "run_float_peak", "run_bfloat16_peak"])
 def test_every_thread_does_the_operations_that_are_counted(name: str) -> None:
     run = getattr(dispatch.kernels(), name)
     for isa, num_threads in settings():
@@ -37,6 +37,7 @@ def test_one_rate_for_each_repeat() -> None:
         probe.read_bandwidth(1 << 16, repeats=3, min_time_s=1e-4),
         probe.int8_peak(repeats=3, min_time_s=1e-4),
         probe.float_peak(repeats=3, min_time_s=1e-4),
+        probe.bfloat16_peak(repeats=3, min_time_s=1e-4),
     ):
         assert len(rates) == 3
         assert min(rates) > 0

@@ -24,4 +24,5 @@ FDSPEC_BINDINGS(probe) {
   module.def("read_memory", &fdspec::bind_read_memory);
   module.def("run_int8_peak", &fdspec::run_int8_peak, release_gil());
   module.def("run_float_peak", &fdspec::run_float_peak, release_gil());
+  module.def("run_bfloat16_peak", &fdspec::run_bfloat16_peak, release_gil());
 }

@@ -48,5 +48,7 @@ void float_peak(const PeakArgs& args, Slice slice) {
   args.operations[slice.index] = args.iterations * kChains * kLanes * 2;
 }
 
+void bfloat16_peak(const PeakArgs& args, Slice slice) { float_peak(args, slice); }
+
 }  // namespace FDSPEC_ISA
 }  // namespace fdspec

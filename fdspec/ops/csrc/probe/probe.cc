@@ -33,4 +33,8 @@ int64_t run_int8_peak(int64_t iterations) { return run_peak(int8_peak_kernel(), 
 
 int64_t run_float_peak(int64_t iterations) { return run_peak(float_peak_kernel(), iterations); }
 
+int64_t run_bfloat16_peak(int64_t iterations) {
+  return run_peak(bfloat16_peak_kernel(), iterations);
+}
+
 }  // namespace fdspec

@@ -29,6 +29,8 @@ inline constexpr int kPeakOperandBytes = 4096;
 FDSPEC_DECLARE_TILE_KERNEL(int8_peak, PeakArgs)
 // Multiply-add of float32 vectors; there are no float32 tiles.
 FDSPEC_DECLARE_KERNEL(float_peak, PeakArgs)
+// Products of bfloat16 with sums in float32: tiles at the level amx, float32 vectors elsewhere.
+FDSPEC_DECLARE_TILE_KERNEL(bfloat16_peak, PeakArgs)
 
 // Reads an array on all threads; returns what was read, combined.
 FDSPEC_EXPORT int32_t run_read_memory(const uint8_t* data, int64_t num_bytes, int64_t passes);
@@ -36,5 +38,6 @@ FDSPEC_EXPORT int32_t run_read_memory(const uint8_t* data, int64_t num_bytes, in
 // Each returns the operations done on all threads.
 FDSPEC_EXPORT int64_t run_int8_peak(int64_t iterations);
 FDSPEC_EXPORT int64_t run_float_peak(int64_t iterations);
+FDSPEC_EXPORT int64_t run_bfloat16_peak(int64_t iterations);
 
 }  // namespace fdspec
