@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tokenizers
 
 from fdspec.core.errors import CheckpointError
-from fdspec.tokenizer.chat_template import ChatTemplate
 from fdspec.tokenizer.gguf_vocabulary import build_gguf_backend, gguf_special_ids
 from fdspec.tokenizer.tokenizer import Tokenizer
 from fdspec.utils.gguf_header import read_gguf_header
 from fdspec.utils.json_file import read_json_object, read_optional_json_object
+
+if TYPE_CHECKING:
+    from fdspec.tokenizer.chat_template import ChatTemplate
 
 _NAMED_SPECIALS = (
     "bos_token",
@@ -86,7 +88,7 @@ def _load_gguf(file: Path, chat_template: str | None) -> Tokenizer:
         backend,
         bos_id=bos_id,
         eos_ids=eos_ids,
-        chat_template=ChatTemplate(text, named, str(file)) if text else None,
+        chat_template=_compile(text, named, str(file)),
         source=str(file),
     )
 
@@ -109,9 +111,18 @@ def _load_folder(folder: Path, chat_template: str | None) -> Tokenizer:
         backend,
         bos_id=backend.token_to_id(bos) if bos else None,
         eos_ids=_read_eos_ids(folder, backend, named),
-        chat_template=ChatTemplate(text, named, str(folder)) if text else None,
+        chat_template=_compile(text, named, str(folder)),
         source=str(folder),
     )
+
+
+def _compile(text: str | None, named: Mapping[str, str], source: str) -> ChatTemplate | None:
+    if not text:
+        return None
+    # An engine, which has no templates, need not import jinja2.
+    from fdspec.tokenizer.chat_template import ChatTemplate
+
+    return ChatTemplate(text, named, source)
 
 
 def _register_specials(backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> dict[str, str]:

@@ -8,14 +8,16 @@ imports paddle. Frontend, engine and the offline LLM use it. All methods are thr
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tokenizers
 
 from fdspec.core.errors import InvalidParameter
 from fdspec.tokenizer.byte_table import build_byte_table, read_decoder_rules
-from fdspec.tokenizer.chat_template import ChatTemplate
 from fdspec.tokenizer.detokenizer import Detokenizer, join_bytes
+
+if TYPE_CHECKING:
+    from fdspec.tokenizer.chat_template import ChatTemplate
 
 
 class Tokenizer:
