@@ -27,7 +27,7 @@ from tests.entrypoints.waiting import DEADLINE_S, wait_until
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 PLAIN = {"speculative": {"enabled": False}}
-LOOP = "ha " * 48
+LOOP = " ".join(["tick tock"] * 24)
 EXTRACT = (
     "Repeat this text: The river runs past the mill, and the mill grinds the corn. "
     "Repeated: The river runs past"
@@ -39,7 +39,7 @@ PROCESSORS: list[dict[str, Any]] = [
     {"temperature": 0.8, "seed": 3},
     {"temperature": 1.2, "seed": 4, "top_p": 0.9, "top_k": 40, "min_p": 0.02},
     {"temperature": 0.7, "seed": 5, "repetition_penalty": 1.2, "logit_bias": {"28": -100}},
-    {"temperature": 0.9, "seed": 6, "bad_words": ["ha", "mill"], "min_tokens": 12},
+    {"temperature": 0.9, "seed": 6, "bad_words": ["tick", "mill"], "min_tokens": 12},
 ]
 
 
