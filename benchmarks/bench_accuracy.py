@@ -48,6 +48,7 @@ from fdspec.tokenizer import load_tokenizer
 MODEL = "models/SmolLM2-135M-Instruct.Q4_1.gguf"
 AS_STORED = "as-stored"
 REFERENCE = "none"
+LLAMA_TIMEOUT_S = 3600.0
 FORMATS = (AS_STORED, "wint4_a16", "wint8", "wint8_a16", "bfloat16")
 
 
@@ -166,7 +167,7 @@ def llama_scores(
     """
     command = [str(program), "-m", str(model), "-t", str(num_threads), "-c", str(window)]
     command += ["-b", str(window), "--kl-divergence", "--kl-divergence-base", str(reference_path)]
-    printed = run("llama.cpp", command)
+    printed = run("llama.cpp", command, LLAMA_TIMEOUT_S)
     patterns = {
         "mean_kl": r"Mean\s+KLD:\s+(\S+)",
         "p99_kl": r"99\.0%\s+KLD:\s+(\S+)",

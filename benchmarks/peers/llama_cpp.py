@@ -10,8 +10,8 @@ from pathlib import Path
 
 from benchmarks.peers.base import InProcessPeer, PeerError
 
-# The path of the model, the process's start and its warm-up are outside what these programs time.
-_TIMEOUT_S = 600
+# Loading the model and the warm-up are outside what these programs time, but count here.
+_TIMEOUT_S = 600.0
 
 
 class LlamaBenchPeer(InProcessPeer):
@@ -70,13 +70,16 @@ class LlamaBenchPeer(InProcessPeer):
         return float(entry["avg_ts"])
 
 
-def run(name: str, command: Sequence[str]) -> str:
+def run(name: str, command: Sequence[str], timeout_s: float = _TIMEOUT_S) -> str:
     """Standard output of a program.
 
     Raises:
-        PeerError: it failed; the message has the end of what it wrote.
+        PeerError: it failed, or took too long; the message has the end of what it wrote.
     """
-    result = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S)
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        raise PeerError(f"{name}: {' '.join(command)} took more than {timeout_s:.0f} s") from None
     if result.returncode != 0:
         tail = (result.stdout + result.stderr)[-2000:]
         raise PeerError(f"{name}: {' '.join(command)} ended with {result.returncode}\n{tail}")

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import bench_peers
 from benchmarks.peers.base import InProcessPeer, PeerError, Sizes
-from benchmarks.peers.llama_cpp import LlamaBenchPeer
+from benchmarks.peers.llama_cpp import LlamaBenchPeer, run
 from benchmarks.peers.rounds import Records, in_process_round
 from benchmarks.peers.served import tree_memory_bytes
 from benchmarks.peers.worker import WorkerPeer
@@ -99,6 +99,16 @@ def test_llama_bench(tmp_path) -> None:
     assert "-t 3" in prefill and "-p 512 -n 0" in prefill
     assert "-p 0 -n 64 -d 128" in decode
     assert "-c 600 -npp 100 -ntg 50 -npl 4" in streams
+
+
+def test_a_program_that_hangs_is_ended(tmp_path) -> None:
+    with pytest.raises(PeerError, match="llama: sleep 60 took more than 0 s"):
+        run("llama", ["sleep", "60"], timeout_s=0.1)
+
+
+def test_a_program_that_fails_shows_what_it_wrote() -> None:
+    with pytest.raises(PeerError, match=r"llama: sh -c .* ended with 3\n(.|\n)*no model"):
+        run("llama", ["sh", "-c", "echo no model >&2; exit 3"])
 
 
 class Constant(InProcessPeer):
