@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
+import secrets
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -83,7 +84,7 @@ def _read_memo(place: Path) -> _Memo | None:
 
 
 def _write_memo(place: Path, memo: _Memo) -> None:
-    unfinished = place.with_suffix(f".{os.getpid()}.tmp")
+    unfinished = place.with_suffix(f".{secrets.token_hex(8)}.tmp")
     try:
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         unfinished.write_bytes(msgspec.json.encode(memo))

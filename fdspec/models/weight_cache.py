@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import time
 from pathlib import Path
 
@@ -62,10 +63,10 @@ class WeightCache:
 
     def create(self, key: str) -> PackedFileWriter | None:
         """A writer for a key's file, to be published or discarded; None if none can be made."""
-        path = self.folder / f".{key}.{os.getpid()}{_UNFINISHED}"
+        # Several processes or threads may do the same at once; the last one to publish wins.
+        path = self.folder / f".{key}.{secrets.token_hex(8)}{_UNFINISHED}"
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)
             return PackedFileWriter(path)
         except OSError as error:
             self.report_failure(error)

@@ -211,6 +211,20 @@ def test_what_was_used_least_recently_goes_first(tmp_path):
     assert not mapped.vector("v", 2000).any(), "what is mapped can still be read"
 
 
+def test_two_at_once_do_not_disturb_each_other(tmp_path):
+    cache = WeightCache(tmp_path, GIB)
+    writers = [cache.create("a"), cache.create("a")]
+    for writer in writers:
+        assert writer is not None
+        writer.add_vector("v", np.ones(1000, np.float32))
+    for writer in writers:
+        assert writer is not None
+        cache.publish("a", writer)
+        file = cache.open("a")
+        assert file is not None and file.vector("v", 1000).all()
+    assert [path.name for path in tmp_path.iterdir()] == ["a.weights"]
+
+
 def test_what_a_dead_process_left_goes(tmp_path):
     cache = WeightCache(tmp_path, GIB)
     for name in (".x.1.tmp", ".y.2.tmp"):
