@@ -5,6 +5,7 @@
 //
 //   F16   16 floats              I16   16 int32            M16   16 booleans
 //   U8x64 64 bytes: 4 consecutive inputs (bytes of a lane) of 16 channels (lanes)
+//   NibbleFloats                 floats of the nibbles 0..15, less a zero point
 //   NibbleDot, ByteDot           exact integer dot products over a block of 32 inputs
 //
 // Every operation is exact or correctly rounded (IEEE, nearest even, denormals as zero), or built

@@ -201,6 +201,17 @@ struct U8x64 {
   }
 };
 
+// The low nibble of each lane, less a zero point, as a float.
+struct NibbleFloats {
+  __m512 table;
+
+  explicit FDSPEC_INLINE NibbleFloats(int32_t zero_point)
+      : table((I16::iota() - I16::broadcast(zero_point)).to_float().v) {}
+  FDSPEC_INLINE F16 operator()(I16 nibbles) const {
+    return {_mm512_permutexvar_ps(nibbles.v, table)};
+  }
+};
+
 // Sum over up to 32 inputs of (weight - zero_point) * activation, as the float kDotStart + sum,
 // where weights are the nibbles 0..15 and activations lie in [-127, 127]. `start` is kDotStartBits
 // - zero_point * (sum of activations).

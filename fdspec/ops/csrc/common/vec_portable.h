@@ -315,6 +315,17 @@ struct U8x64 {
   }
 };
 
+// The low nibble of each lane, less a zero point, as a float.
+struct NibbleFloats {
+  I16 zero_points;
+
+  explicit FDSPEC_INLINE NibbleFloats(int32_t zero_point)
+      : zero_points(I16::broadcast(zero_point)) {}
+  FDSPEC_INLINE F16 operator()(I16 nibbles) const {
+    return ((nibbles & I16::broadcast(0x0F)) - zero_points).to_float();
+  }
+};
+
 // Sum over up to 32 inputs of (weight - zero_point) * activation, as the float kDotStart + sum,
 // where weights are the nibbles 0..15 and activations lie in [-127, 127]. `start` is kDotStartBits
 // - zero_point * (sum of activations).

@@ -17,8 +17,10 @@ static_assert(kTileRows % kIntegerRows == 0 && kTileRows % kManyRows == 0);
 // From here on rows are many.
 constexpr int64_t kMinManyRows = 12;
 
-// How far ahead of their use codes are fetched: about the latency of memory at its full rate.
-constexpr int kPrefetchBytes = 6144;
+// How far ahead of their use codes are fetched into the second-level cache, and then into the
+// first.
+constexpr int kFarPrefetchBytes = 32768;
+constexpr int kNearPrefetchBytes = 2048;
 
 // Activations that stay in the second-level cache while the panels of a slice pass by.
 constexpr int64_t kCachedActivationBytes = 512 * 1024;
@@ -94,7 +96,8 @@ template <class Format>
 FDSPEC_INLINE void prefetch_codes(const uint8_t* codes) {
   if (!Format::kPrefetches) return;
   for (int offset = 0; offset < Format::kBlockBytes; offset += 64) {
-    prefetch(codes + kPrefetchBytes + offset);
+    __builtin_prefetch(codes + kFarPrefetchBytes + offset, 0, 2);
+    prefetch(codes + kNearPrefetchBytes + offset);
   }
 }
 
