@@ -18,6 +18,8 @@ from fdspec.models import ModelConfig
 from fdspec.ops import PackedWeight, RowParams, WeightFormat
 
 BLOCK_SIZE = 64
+# Length of a common prefix.
+SHARED_TOKENS = 2048
 FLOAT_BYTES = 4
 
 
@@ -148,7 +150,9 @@ def linear_cases(weights: Weights, rows: int) -> Iterator[Case]:
 
 
 def attention_cases(config: ModelConfig, contexts: Sequence[int]) -> Iterator[Case]:
-    """Decode (1 row), verify (6 rows), a chunk (256 rows), and decode of 8 sequences."""
+    """Decode (1 row), verify (6 rows), a chunk (256 rows), decode of 8 sequences, and of sequences
+    that begin with the same blocks.
+    """
     for context in contexts:
         for label, sequences, rows in (
             ("decode", 1, 1),
@@ -157,6 +161,10 @@ def attention_cases(config: ModelConfig, contexts: Sequence[int]) -> Iterator[Ca
             ("decode of 8 sequences", 8, 1),
         ):
             yield _attention_case(config, f"{label}, {rows} rows", sequences, rows, context)
+    for sequences in (1, 8, 32):
+        label = f"decode of {sequences} that share {SHARED_TOKENS}"
+        context = SHARED_TOKENS + BLOCK_SIZE
+        yield _attention_case(config, label, sequences, 1, context, num_shared=SHARED_TOKENS)
 
 
 def rowwise_cases(config: ModelConfig, weights: Weights, rows: int) -> Iterator[Case]:
@@ -217,7 +225,13 @@ def random_floats(*shape: int) -> NDArray[np.float32]:
 
 
 def _attention_case(
-    config: ModelConfig, label: str, sequences: int, rows: int, context: int
+    config: ModelConfig,
+    label: str,
+    sequences: int,
+    rows: int,
+    context: int,
+    *,
+    num_shared: int = 0,
 ) -> Case:
     slots = context + rows
     blocks = -(-slots // BLOCK_SIZE)
@@ -230,6 +244,7 @@ def _attention_case(
     for layer in cache.layers:
         ops.append_paged_kv(entries, entries, layer.key, layer.value, all_slots)
     table = np.arange(sequences * blocks, dtype=np.int32).reshape(sequences, blocks)
+    table[:, : num_shared // BLOCK_SIZE] = table[0, : num_shared // BLOCK_SIZE]
     query = random_floats(sequences * rows, config.num_heads, config.head_dim)
     splits = np.arange(sequences + 1, dtype=np.int32) * np.int32(rows)
     contexts = np.full(sequences, context, np.int32)
@@ -242,7 +257,7 @@ def _attention_case(
         )
 
     entry_bytes = 2 * 2 * config.num_kv_heads * config.head_dim
-    read_bytes = sequences * slots * entry_bytes
+    read_bytes = (num_shared + sequences * (slots - num_shared)) * entry_bytes
     seen = sequences * (rows * context + rows * (rows + 1) // 2)
     return Case(
         "attention",
