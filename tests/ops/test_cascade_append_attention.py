@@ -79,6 +79,21 @@ def test_levels_and_threads_give_the_same_bits(shape: Shape) -> None:
             assert_same_bits(cascade_append_attention(*arguments), expected)
 
 
+@pytest.mark.parametrize("exponents", [(-45, 2), (-42, -36), (-25, -15)])
+def test_levels_give_the_same_bits_of_tiny_numbers(exponents: tuple[int, int]) -> None:
+    shape = Shape(heads=6, kv_heads=2, head_dim=96)
+    tokens = random_tokens(shape, 180)
+    generator = np.random.default_rng(1)
+    for array in (tokens.query, tokens.key, tokens.value):
+        array *= 10.0 ** generator.uniform(*exponents, array.shape)
+    tokens.query[::2] *= 1e15
+    expected = attend(shape, tokens[:100], tokens[100:], chain(80))
+    assert np.isfinite(expected).all()
+    for level, num_threads in settings():
+        with running(level, num_threads):
+            assert_same_bits(attend(shape, tokens[:100], tokens[100:], chain(80)), expected)
+
+
 @pytest.mark.parametrize("num_threads", [2, 3, 8])
 @pytest.mark.parametrize("num_rows", [1, 6, 40])
 def test_long_context_split_over_threads_gives_the_same_bits(
