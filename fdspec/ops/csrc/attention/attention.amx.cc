@@ -93,7 +93,11 @@ class TilePart {
       const bool has_next = query + kLanes < end;
       if (has_next) multiply_keys(key_rows, query + kLanes);
       const int width = min_of(kLanes, step_.num_queries(item) - query);
-      weigh(scores, width, is_masked, is_masked ? visible(keys, rows, query) : I16::zero(), states);
+      if (is_masked) {
+        weigh_masked(scores, width, visible(keys, rows, query), states);
+      } else {
+        weigh(scores, width, states);
+      }
       if (has_next) store_scores(next_scores);
       multiply_values(keys.count, states);
       fold_lanes<Weights>(target.from(query), states, width, padded_dim_);
@@ -263,20 +267,22 @@ class TilePart {
   }
 
   // Softmax of a tile of `width` queries.
-  FDSPEC_INLINE void weigh(const float* scores, int width, bool is_masked, I16 visible,
-                           States states) const {
+  FDSPEC_INLINE void weigh(const float* scores, int width, States states) const {
     uint32_t* pairs = reinterpret_cast<uint32_t*>(step_.mine(step_.scratch.weights));
-    uint16_t* weights = tile_weights();
     if (width <= 4) {
-      is_masked ? softmax_tile<4, true>(scores, visible, pairs, weights, states)
-                : softmax_tile<4, false>(scores, visible, pairs, weights, states);
+      softmax_tile<4>(scores, pairs, tile_weights(), states);
     } else if (width <= 8) {
-      is_masked ? softmax_tile<8, true>(scores, visible, pairs, weights, states)
-                : softmax_tile<8, false>(scores, visible, pairs, weights, states);
+      softmax_tile<8>(scores, pairs, tile_weights(), states);
     } else {
-      is_masked ? softmax_tile<16, true>(scores, visible, pairs, weights, states)
-                : softmax_tile<16, false>(scores, visible, pairs, weights, states);
+      softmax_tile<16>(scores, pairs, tile_weights(), states);
     }
+  }
+
+  // The same where queries do not see all keys, and maybe none.
+  FDSPEC_INLINE void weigh_masked(float* scores, int width, I16 visible, States states) const {
+    mask_scores(scores, visible);
+    weigh(scores, width, states);
+    select(visible > I16::zero(), F16::load(states.l), F16::zero()).store(states.l);
   }
 
   // o of a tile of queries from their weights.

@@ -25,23 +25,21 @@ FDSPEC_INLINE F16 rotate_lanes(F16 v) {
   return {_mm512_shuffle_f32x4(v.v, v.v, kShift == 8 ? 0x4E : 0x39)};
 }
 
-// Who sees what in a tile: lane i belongs to query i % kWidth and, in vector j, to key
-// j * kLanes / kWidth + i / kWidth; `limits` is how many keys the query sees, less i / kWidth.
-template <int kWidth>
-FDSPEC_INLINE I16 lane_limits(I16 visible) {
-  if constexpr (kWidth == kLanes) return visible;
-  constexpr int kShift = kWidth == 8 ? 3 : 2;
-  const I16 lanes = I16::iota();
-  const I16 query = lanes & I16::broadcast(kWidth - 1);
-  return I16{_mm512_permutexvar_epi32(query.v, visible.v)} - shift_right<kShift>(lanes);
+// scores[kPartKeys][kTileQueries]: -inf where a query does not see a key. `visible` is how many
+// keys each query sees.
+FDSPEC_INLINE void mask_scores(float* scores, I16 visible) {
+  const int least = -(I16::zero() - visible).reduce_max();
+  for (int key = least; key < kPartKeys; ++key) {
+    float* row = scores + key * kTileQueries;
+    select(visible > I16::broadcast(key), F16::load(row), splat(-kInfinity)).store(row);
+  }
 }
 
-template <int kWidth, bool kMasked>
+template <int kWidth>
 class TileSoftmax {
  public:
-  // scores: [kPartKeys, kTileQueries]; visible: keys that each query sees, used if kMasked.
-  FDSPEC_INLINE TileSoftmax(const float* scores, I16 visible)
-      : scores_(scores), limits_(kMasked ? lane_limits<kWidth>(visible) : visible) {
+  // scores: [kPartKeys, kTileQueries]
+  explicit FDSPEC_INLINE TileSoftmax(const float* scores) : scores_(scores) {
     if constexpr (kWidth < kLanes) {
 #pragma GCC unroll 32
       for (int vector = 0; vector < kVectors; ++vector) gathered_[vector] = gather(vector);
@@ -79,13 +77,11 @@ class TileSoftmax {
   static constexpr int kQuarter = kVectors / 4;
 
   FDSPEC_INLINE F16 score(int vector) const {
-    F16 value;
     if constexpr (kWidth < kLanes) {
-      value = gathered_[vector];
+      return gathered_[vector];
     } else {
-      value = F16::load(scores_ + vector * kTileQueries);
+      return F16::load(scores_ + vector * kTileQueries);
     }
-    return kMasked ? select(is_seen(vector), value, splat(-kInfinity)) : value;
   }
 
   // The scores of a few queries for the keys of a vector.
@@ -101,8 +97,6 @@ class TileSoftmax {
     return {_mm512_insertf32x4(quarters, _mm_loadu_ps(row + 3 * kTileQueries), 3)};
   }
 
-  FDSPEC_INLINE M16 is_seen(int vector) const { return limits_ > I16::broadcast(vector * kKeys); }
-
   FDSPEC_INLINE F16 find_largest() const {
     F16 top[4] = {score(0), score(1), score(2), score(3)};
 #pragma GCC unroll 4
@@ -117,8 +111,7 @@ class TileSoftmax {
   }
 
   FDSPEC_INLINE F16 weight(int vector, F16 largest) const {
-    const F16 cut = BFloat16Weights::cut(BFloat16Weights::weight(score(vector) - largest));
-    return kMasked ? select(is_seen(vector), cut, F16::zero()) : cut;
+    return BFloat16Weights::cut(BFloat16Weights::weight(score(vector) - largest));
   }
 
   // The words of two vectors of one key each, or of one vector of more keys.
@@ -150,7 +143,6 @@ class TileSoftmax {
   }
 
   const float* scores_;
-  const I16 limits_;
   F16 gathered_[kWidth < kLanes ? kVectors : 1];
 };
 
@@ -167,10 +159,10 @@ FDSPEC_INLINE void transpose_pairs(const uint32_t* pairs, uint16_t* weights) {
   }
 }
 
-template <int kWidth, bool kMasked>
-FDSPEC_INLINE void softmax_tile(const float* scores, I16 visible, uint32_t* pairs,
-                                uint16_t* weights, States states) {
-  TileSoftmax<kWidth, kMasked>(scores, visible).run(pairs, states.m, states.l);
+template <int kWidth>
+FDSPEC_INLINE void softmax_tile(const float* scores, uint32_t* pairs, uint16_t* weights,
+                                States states) {
+  TileSoftmax<kWidth>(scores).run(pairs, states.m, states.l);
   transpose_pairs<kWidth>(pairs, weights);
 }
 
