@@ -59,6 +59,7 @@ class Worker {
 
  private:
   using Weights = typename Part::Weights;
+  static constexpr int kFewQueries = 2 * kTileQueries;
 
   void run_level(int level) {
     AttentionCut at = cut(level, step_.slice.index);
@@ -116,8 +117,9 @@ class Worker {
     PartKeys& keys = context_keys_[part % 2];
     // The part before has found the keys.
     if (part != next_part_) locate_context(item, part);
-    const int end = (part + 2) * kPartKeys;
-    if (end <= item.context) {
+    // Many queries are so long at a part that the next one needs no asking ahead.
+    const bool has_next = (part + 2) * kPartKeys <= item.context;
+    if (has_next && step_.num_queries(item) <= kFewQueries) {
       locate_context(item, part + 1);
       keys.next = &context_keys_[(part + 1) % 2];
     }
