@@ -14,8 +14,8 @@ namespace {
 
 static_assert(kTileRows % kIntegerRows == 0 && kTileRows % kManyRows == 0);
 
-// From here on rows are many.
-constexpr int64_t kMinManyRows = 12;
+// From here on rows are many: before, fetching weights while multiplying outweighs sharing.
+constexpr int64_t kMinManyRows = 48;
 
 // How far ahead of their use codes are fetched into the second-level cache, and then into the
 // first.
@@ -89,6 +89,7 @@ struct Bytes {
   }
 };
 using PackedBytes = Bytes<ByteDot, true>;
+using CachedBytes = Bytes<ByteDot, false>;
 // Nibbles that have been taken apart.
 using WideNibbles = Bytes<NibbleDot, false>;
 
@@ -200,24 +201,30 @@ void rows_of_panels(const IntegerLinearArgs& args, const Panel* all_panels, int6
 using RowsOfPanels = void (*)(const IntegerLinearArgs& args, const Panel* panels, int64_t row);
 
 // Functions for one packed panel and 1, 2, ..., kIntegerRows rows, and for kManyRows rows and
-// kManyRowsPanels panels with a byte for each code.
+// kManyRowsPanels panels with a byte for each code: the first such rows, and those after them,
+// which find the codes in a cache.
 struct RowsTable {
   RowsOfPanels of_count[kIntegerRows];
-  RowsOfPanels of_many;
+  RowsOfPanels of_first_many, of_many;
 };
 
-template <class Packed, class Wide, bool kHasMinimum, bool kGroupIsBlock, int... kRow>
+template <class Packed, class First, class Cached, bool kHasMinimum, bool kGroupIsBlock,
+          int... kRow>
 FDSPEC_INLINE RowsTable make_table(std::integer_sequence<int, kRow...>) {
   return {{rows_of_panels<1, kRow + 1, Packed, kHasMinimum, kGroupIsBlock>...},
-          rows_of_panels<kManyRowsPanels, kManyRows, Wide, kHasMinimum, kGroupIsBlock>};
+          rows_of_panels<kManyRowsPanels, kManyRows, First, kHasMinimum, kGroupIsBlock>,
+          rows_of_panels<kManyRowsPanels, kManyRows, Cached, kHasMinimum, kGroupIsBlock>};
 }
 
 template <bool kGroupIsBlock>
 FDSPEC_INLINE RowsTable table_for_groups(const PackedLayout& layout) {
   constexpr auto kCounts = std::make_integer_sequence<int, kIntegerRows>();
-  if (layout.bits == 8) return make_table<PackedBytes, PackedBytes, false, kGroupIsBlock>(kCounts);
-  return layout.has_minimum ? make_table<PackedNibbles, WideNibbles, true, kGroupIsBlock>(kCounts)
-                            : make_table<PackedNibbles, WideNibbles, false, kGroupIsBlock>(kCounts);
+  if (layout.bits == 8) {
+    return make_table<PackedBytes, PackedBytes, CachedBytes, false, kGroupIsBlock>(kCounts);
+  }
+  return layout.has_minimum
+             ? make_table<PackedNibbles, WideNibbles, WideNibbles, true, kGroupIsBlock>(kCounts)
+             : make_table<PackedNibbles, WideNibbles, WideNibbles, false, kGroupIsBlock>(kCounts);
 }
 
 FDSPEC_INLINE RowsTable table_for(const PackedLayout& layout) {
@@ -273,7 +280,10 @@ FDSPEC_INLINE void panels_times_many_rows(const IntegerLinearArgs& args, const R
     panels[i].codes = wide->of_panel[i];
   }
   int64_t row = rows.begin;
-  for (; row + kManyRows <= rows.end; row += kManyRows) table.of_many(args, panels, row);
+  table.of_first_many(args, panels, row);
+  for (row += kManyRows; row + kManyRows <= rows.end; row += kManyRows) {
+    table.of_many(args, panels, row);
+  }
   for (int i = 0; i < kManyRowsPanels; ++i) {
     panel_times_rows(args, table, index + i, {row, rows.end});
   }
