@@ -79,7 +79,9 @@ class OfflineRunner:
         params = ops.RowParams.greedy(plan.num_rows)
         start_s = time.perf_counter()
         output = self._runner.execute(plan)
-        ops.sample_rows(output.logits, params)
+        # A greedy step may have chosen already, without writing logits.
+        if output.best_tokens is None:
+            ops.sample_rows(output.logits, params)
         return time.perf_counter() - start_s
 
 
