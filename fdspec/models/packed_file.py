@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A file of packed weights: written once, then mapped read-only by every process that needs them.
 
-Layout: magic; the arrays, each from a page's start; an index of them as JSON; a trailer with the
-index's place, length and digest, and the magic again. Owns the container alone; never knows what
-a weight is for. The weight cache names and keeps such files.
+Layout: magic; the arrays, each from a page's start; an index of them as JSON, with checksums; a
+trailer with the index's place, length and digest, and the magic again. Owns the container alone;
+never knows what a weight is for. The weight cache names and keeps such files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from fdspec.ops import PackedWeight, WeightFormat
 
-_MAGIC = b"FDSPECW1"
+_MAGIC = b"FDSPECW2"
 _TRAILER = struct.Struct("<QQ32s8s")
 _PAGE_BYTES = mmap.ALLOCATIONGRANULARITY
 
@@ -36,6 +36,7 @@ class _Entry(msgspec.Struct, frozen=True):
 
     offset: int
     size_bytes: int
+    checksum: tuple[int, int]
     weight: tuple[WeightFormat, int, int] | None = None
 
 
@@ -61,6 +62,9 @@ class PackedFile:
             )
         self._data = np.frombuffer(data, np.uint8)
         self._entries = _read_index(data)
+        for name, entry in self._entries.items():
+            if _checksum(self._bytes_of(entry)) != entry.checksum:
+                raise DamagedFile(f"{name!r} does not have the bytes that were written")
 
     @property
     def size_bytes(self) -> int:
@@ -138,7 +142,7 @@ class PackedFileWriter:
     def _append(self, name: str, data: NDArray[np.uint8], description: Any) -> NDArray[np.uint8]:
         start = -(-self._end // _PAGE_BYTES) * _PAGE_BYTES
         self._end = self._write(start, data)
-        self._entries[name] = _Entry(start, len(data), description)
+        self._entries[name] = _Entry(start, len(data), _checksum(data), description)
         view = mmap.mmap(self._file.fileno(), len(data), access=mmap.ACCESS_READ, offset=start)
         return np.frombuffer(view, np.uint8)
 
@@ -149,6 +153,18 @@ class PackedFileWriter:
             count = os.pwrite(self._file.fileno(), left, offset)
             left, offset = left[count:], offset + count
         return offset
+
+
+def _checksum(data: NDArray[np.uint8]) -> tuple[int, int]:
+    """Sum and exclusive or of all 64-bit words: what damage by chance changes.
+
+    It takes little more time than reading the bytes, which a start does anyway.
+    """
+    whole = len(data) // 8 * 8
+    words = data[:whole].view(np.uint64)
+    rest = int.from_bytes(data[whole:].tobytes(), "little")
+    total = int(np.add.reduce(words, dtype=np.uint64)) + rest
+    return total % 2**64, int(np.bitwise_xor.reduce(words)) ^ rest
 
 
 def _read_index(data: mmap.mmap) -> dict[str, _Entry]:

@@ -49,12 +49,14 @@ class WeightCache:
         path = self._path(key)
         try:
             file = PackedFile(path)
-            os.utime(path)
         except FileNotFoundError:
             return None
         except (OSError, DamagedFile) as error:
             self.report_damage(key, error)
             return None
+        # Says that it has been used; a folder that can only be read keeps no order.
+        with contextlib.suppress(OSError):
+            os.utime(path)
         return file
 
     def report_damage(self, key: str, error: Exception) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -125,6 +126,8 @@ def test_a_changed_checkpoint_is_packed_again(tmp_path, cache):
         (lambda data: data[:4096] + data[8192:], "does not end where the file"),
         (lambda data: data[:-80] + b"?" + data[-79:], "digest"),
         (lambda data: b"X" + data[1:], "does not begin and end"),
+        (lambda data: data[:4101] + bytes([data[4101] ^ 1]) + data[4102:], "does not have the by"),
+        (lambda data: data[:4096] + bytes(512) + data[4608:], "does not have the bytes that were"),
     ],
 )
 def test_a_damaged_file_is_replaced(checkpoint, cache, caplog, damage, message):
@@ -139,6 +142,18 @@ def test_a_damaged_file_is_replaced(checkpoint, cache, caplog, damage, message):
     (record,) = caplog.records
     assert message in record.getMessage() and str(file) in record.getMessage()
     assert file.read_bytes() == whole
+
+
+def test_a_file_in_a_folder_that_cannot_be_written_is_used(checkpoint, cache, caplog, monkeypatch):
+    plain = arrays(checkpoint, cache=cache)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("fdspec.models.weight_cache.os.utime", refuse)
+    monkeypatch.setattr("fdspec.models.weight_cache.WeightCache.create", refuse)
+    assert_same(plain, arrays(checkpoint, cache=cache))
+    assert caplog.text == ""
 
 
 def test_a_file_that_lacks_a_matrix_is_replaced(checkpoint, cache, caplog):
