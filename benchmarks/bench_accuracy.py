@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from benchmarks.arguments import count
 from benchmarks.datasets import CORPUS
 from benchmarks.kl_divergence import Predictions, ReferenceFile
 from benchmarks.offline_runner import OfflineRunner
@@ -91,8 +92,8 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quantizations", nargs="*", default=FORMATS, help="weight formats")
     parser.add_argument("--kv-cache-dtype", default="bfloat16", help="of all but the reference")
     parser.add_argument("--text", type=Path, default=CORPUS, help="default: bundled, 42,927 tokens")
-    parser.add_argument("--window", type=int, default=512, help="tokens read at once")
-    parser.add_argument("--num-windows", type=int, help="default: all of the text")
+    parser.add_argument("--window", type=count, default=512, help="tokens read at once")
+    parser.add_argument("--num-windows", type=count, help="default: all of the text")
     parser.add_argument("--llama-perplexity", type=Path, help="path of the program")
     parser.add_argument("--llama-models", type=Path, nargs="*", default=(), help="GGUF files")
     parser.add_argument(

@@ -19,6 +19,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from benchmarks.arguments import count
 from benchmarks.report import Spread, load_pyplot, processor_name, save_plot, write_json
 from benchmarks.workloads import chat_messages, code_messages, extractive_messages, filler_text
 from fdspec import LLM, SamplingParams
@@ -172,9 +173,11 @@ def parse_arguments() -> argparse.Namespace:
         default={"method": "ngram", "num_speculative_tokens": 5},
         help="JSON object",
     )
-    parser.add_argument("--rounds", type=int, default=5, help="repetitions of each figure")
-    parser.add_argument("--chat-prompts", type=int, default=20, help="pairs of free chat, up to 24")
-    parser.add_argument("--max-tokens", type=int, default=256, help="tokens of each answer")
+    parser.add_argument("--rounds", type=count, default=5, help="repetitions of each figure")
+    parser.add_argument(
+        "--chat-prompts", type=count, default=20, help="pairs of free chat, up to 24"
+    )
+    parser.add_argument("--max-tokens", type=count, default=256, help="tokens of each answer")
     parser.add_argument("--output", type=Path, help="JSON file to write")
     parser.add_argument("--plot", type=Path, help="image to write (needs matplotlib)")
     return parser.parse_args()

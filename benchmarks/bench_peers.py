@@ -22,6 +22,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from benchmarks.arguments import count
 from benchmarks.datasets import corpus_text
 from benchmarks.http_client import HTTPError
 from benchmarks.peers.base import InProcessPeer, PeerError, Sizes
@@ -57,14 +58,14 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     what = parser.add_argument_group("what to measure")
     what.add_argument("--only", choices=SECTIONS, help="default: both sections")
-    what.add_argument("--rounds", type=int, default=5)
-    what.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    what.add_argument("--prefill", type=int, nargs="*", default=(128, 512, 2048))
+    what.add_argument("--rounds", type=count, default=5)
+    what.add_argument("--threads", type=count, default=len(os.sched_getaffinity(0)))
+    what.add_argument("--prefill", type=count, nargs="*", default=(128, 512, 2048))
     what.add_argument("--context", type=int, default=128, help="prompt tokens of a stream")
-    what.add_argument("--output-len", type=int, default=128, help="output tokens of a stream")
-    what.add_argument("--streams", type=int, nargs="*", default=(4, 8, 16))
-    what.add_argument("--concurrency", type=int, nargs="*", default=(1, 4, 8, 16))
-    what.add_argument("--max-model-len", type=int, default=4096)
+    what.add_argument("--output-len", type=count, default=128, help="output tokens of a stream")
+    what.add_argument("--streams", type=count, nargs="*", default=(4, 8, 16))
+    what.add_argument("--concurrency", type=count, nargs="*", default=(1, 4, 8, 16))
+    what.add_argument("--max-model-len", type=count, default=4096)
     results = parser.add_argument_group("results")
     results.add_argument("--output", type=Path, help="JSON file to write")
     results.add_argument("--plot", type=Path, help="image to write (needs matplotlib)")

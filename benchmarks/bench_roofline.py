@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from benchmarks.arguments import count
 from benchmarks.offline_runner import BLOCK_SIZE, OfflineRunner, blocks_of, decode_plan
 from benchmarks.op_cases import operations_per_row
 from benchmarks.report import (
@@ -59,14 +60,16 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="weight formats; the demo model is stored as wint4",
     )
     parser.add_argument(
-        "--rows", type=int, nargs="+", default=(1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256)
+        "--rows", type=count, nargs="+", default=(1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256)
     )
     parser.add_argument("--context", type=int, default=128, help="cached tokens of each sequence")
-    parser.add_argument("--threads", type=int, help="default: all processors")
+    parser.add_argument("--threads", type=count, help="default: all processors")
     parser.add_argument("--isa", help="instruction set level; default: the best")
-    parser.add_argument("--rounds", type=int, default=9, help="each gives one figure of each step")
     parser.add_argument(
-        "--repeats", type=int, default=3, help="steps of a figure; the least counts"
+        "--rounds", type=count, default=9, help="each gives one figure of each step"
+    )
+    parser.add_argument(
+        "--repeats", type=count, default=3, help="steps of a figure; the least counts"
     )
     parser.add_argument("--output", type=Path, help="JSON file to write")
     parser.add_argument("--plot", type=Path, help="image to write (needs matplotlib)")

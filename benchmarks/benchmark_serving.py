@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.arguments import count
 from benchmarks.datasets import (
     Prompt,
     character_slices,
@@ -69,15 +70,15 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="slices of a bundled text, random tokens, or a JSONL file",
     )
     prompts.add_argument("--dataset-path", type=Path, help='lines {"prompt": ...} for custom')
-    prompts.add_argument("--num-prompts", type=int, default=64)
-    prompts.add_argument("--random-input-len", type=int, default=128, help="tokens of a prompt")
-    prompts.add_argument("--random-output-len", type=int, default=128, help="tokens of an answer")
+    prompts.add_argument("--num-prompts", type=count, default=64)
+    prompts.add_argument("--random-input-len", type=count, default=128, help="tokens of a prompt")
+    prompts.add_argument("--random-output-len", type=count, default=128, help="tokens of an answer")
     prompts.add_argument("--ignore-eos", action="store_true", help="answers of full length")
     prompts.add_argument("--temperature", type=float, default=0.0)
     prompts.add_argument("--extra-body", type=json.loads, default={}, help="JSON object")
     prompts.add_argument("--seed", type=int, default=0)
     load = parser.add_argument_group("load")
-    load.add_argument("--max-concurrency", type=int, help="requests that run at once")
+    load.add_argument("--max-concurrency", type=count, help="requests that run at once")
     load.add_argument("--request-rate", type=float, default=float("inf"), help="arrivals a second")
     load.add_argument("--burstiness", type=float, default=1.0, help="1: Poisson, below: bursts")
     load.add_argument("--num-warmups", type=int, default=1, help="requests that do not count")

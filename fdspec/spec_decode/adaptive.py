@@ -26,8 +26,8 @@ from fdspec.spec_decode.draft_tree import depths
 SEQUENCE_COST = 0.17
 ROW_COST = 0.12
 """What one more sequence, and one more draft row, add to a decode step, as a share of a step with
-one sequence and no draft. Fitted to a 135M model with 4-bit weights on two AVX-512 cores: rows add
-15 % at batch 1 (14 to 17 measured); a row for each sequence adds 28 % at batch 4, 35 % at 8."""
+one sequence and no draft. Fitted by benchmarks/bench_roofline.py to a 135M model with 4-bit weights
+on two AVX-512 cores, whose fits lay between 9 and 14 % a row and 14 and 21 % a sequence."""
 
 INITIAL_ACCEPTANCE = 0.5
 

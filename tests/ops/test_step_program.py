@@ -147,6 +147,7 @@ def test_no_selected_rows_and_no_rows_at_all():
         "out": np.empty((0, VOCAB), dtype=np.float32),
     }
     program.run(**inputs(**nothing))
+    assert program.num_layers_appended == 1
     program.run(**inputs(rows=0, **nothing))
 
 
