@@ -31,12 +31,16 @@ class Submit:
         prompt: prompt token ids, at least one.
         params: `seed` and `max_tokens` are resolved (not None).
         priority: smaller is served first; ties by arrival.
+        cache_salt: cached blocks are shared only among requests of the same salt.
+        user: whom the request is for; empty if unknown. Matters only where users get fair shares.
     """
 
     request_id: str
     prompt: tuple[int, ...]
     params: SamplingParams
     priority: int = 0
+    cache_salt: str = ""
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)

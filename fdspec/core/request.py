@@ -91,3 +91,9 @@ class Request:
     def num_output(self) -> int:
         """Number of output tokens so far."""
         return self.tokens.length - self.num_prompt
+
+    @property
+    def is_decoding(self) -> bool:
+        """True if its newest token, an output token, is the only one that is not computed."""
+        num_tokens = self.tokens.length
+        return num_tokens > self.num_prompt and num_tokens - self.num_computed == 1

@@ -32,7 +32,7 @@ from fdspec.core import (
 )
 from fdspec.core.protocols import BlockPool
 from fdspec.scheduler.admission import reason_to_refuse
-from fdspec.scheduler.budget import fair_shares, usable_prefix
+from fdspec.scheduler.draft_rows import DraftRows
 from fdspec.scheduler.residents import Residents
 
 logger = logging.getLogger(__name__)
@@ -93,10 +93,15 @@ class BatchScheduler:
         self._vocab_size = vocab_size
         self._max_num_batched_tokens = max_num_batched_tokens
         self._max_model_len = max_model_len
-        self._max_draft_rows = max_draft_rows
         self._max_chunk = long_prefill_token_threshold or max_num_batched_tokens
         self._chunked_prefill = chunked_prefill
-        self._disable_drafts_at = disable_drafts_at
+        self._draft_rows = DraftRows(
+            self._residents,
+            vocab_size=vocab_size,
+            max_model_len=max_model_len,
+            max_draft_rows=max_draft_rows,
+            disable_drafts_at=disable_drafts_at,
+        )
         self._prompt_logprobs: dict[SequenceId, list[TokenLogprob | None]] = {}
         self._step = 0
 
@@ -152,17 +157,7 @@ class BatchScheduler:
 
     def draft_contexts(self) -> list[DraftContext]:
         """Sequences that may use drafts in the next step. Does not modify."""
-        running = self._residents.running
-        most = self._max_num_batched_tokens - len(running)
-        if most <= 0 or not self._may_draft():
-            return []
-        return [
-            DraftContext(
-                request.sequence_id, request.tokens.view(), request.num_prompt, min(limit, most)
-            )
-            for request in running
-            if (limit := self._max_draft(request)) > 0
-        ]
+        return self._draft_rows.contexts(self._max_num_batched_tokens - self.num_running)
 
     def plan(self, drafts: Sequence[Draft]) -> StepPlan:
         """Spend token and block budget on the next step; may admit and preempt.
@@ -172,10 +167,10 @@ class BatchScheduler:
         """
         self._step += 1
         rows = self._plan_decoding()
-        wanted = self._usable_drafts(drafts, rows)
+        wanted = self._draft_rows.usable(drafts, rows)
         left = self._max_num_batched_tokens - len(rows)
         left -= self._plan_prompts(rows, left - self._kept_for_drafts(wanted, left))
-        granted = self._grant_drafts(wanted, left)
+        granted = self._draft_rows.grant(wanted, left, self._step)
         sequences = [
             self._sequence_plan(request, num_rows, granted.get(request.sequence_id))
             for request in self._residents.running
@@ -225,7 +220,7 @@ class BatchScheduler:
         for request in tuple(self._residents.running):
             if (
                 request.status is Status.RUNNING
-                and _is_decoding(request)
+                and request.is_decoding
                 and self._residents.reserve(request, request.tokens.length)
             ):
                 rows[request.sequence_id] = 1
@@ -235,7 +230,7 @@ class BatchScheduler:
         """Rows for running prompts, then for newly admitted ones; returns how many."""
         left = budget
         for request in self._residents.running:
-            if not _is_decoding(request):
+            if not request.is_decoding:
                 count = self._plan_prompt(request, rows, left)
                 if count == 0:
                     return budget - left
@@ -257,6 +252,12 @@ class BatchScheduler:
             rows[request.sequence_id] = count
         return count
 
+    def _kept_for_drafts(self, wanted: dict[SequenceId, Draft], left: int) -> int:
+        """Rows that prompts must leave to drafts. A prompt in one piece may need every row."""
+        if not self._chunked_prefill:
+            return 0
+        return min(sum(map(len, wanted.values())), left // 2)
+
     def _sequence_plan(self, request: Request, num_rows: int, draft: Draft | None) -> SequencePlan:
         tokens = request.tokens
         start = request.num_computed
@@ -275,65 +276,6 @@ class BatchScheduler:
             samples,
             None if samples else int(tokens.view(end, end + 1)[0]),
         )
-
-    # -- drafts -----------------------------------------------------------------------------------
-
-    def _may_draft(self) -> bool:
-        """False if no sequence may use drafts in this step."""
-        at = self._disable_drafts_at
-        return self._max_draft_rows > 0 and (at is None or self.num_running < at)
-
-    def _max_draft(self, request: Request) -> int:
-        """Most draft tokens that could all be kept; the target always adds one of its own."""
-        if not _is_decoding(request):
-            return 0
-        params = request.params
-        num_tokens = request.tokens.length
-        wanted, most = params.max_draft_tokens, self._max_draft_rows
-        assert params.max_tokens is not None
-        return min(
-            most if wanted is None else min(wanted, most),
-            params.max_tokens - num_tokens + request.num_prompt - 1,
-            self._max_model_len - num_tokens - 1,
-        )
-
-    def _usable_drafts(
-        self, drafts: Sequence[Draft], rows: dict[SequenceId, int]
-    ) -> dict[SequenceId, Draft]:
-        usable: dict[SequenceId, Draft] = {}
-        for draft in drafts if self._may_draft() else ():
-            request = self._residents.get(draft.sequence_id)
-            if request is None or draft.sequence_id not in rows or draft.sequence_id in usable:
-                continue
-            prefix = usable_prefix(draft, self._max_draft(request), self._vocab_size)
-            if prefix is not None:
-                usable[draft.sequence_id] = prefix
-        return usable
-
-    def _kept_for_drafts(self, wanted: dict[SequenceId, Draft], left: int) -> int:
-        """Rows that prompts must leave to drafts. A prompt in one piece may need every row."""
-        if not self._chunked_prefill:
-            return 0
-        return min(sum(map(len, wanted.values())), left // 2)
-
-    def _grant_drafts(
-        self, wanted: dict[SequenceId, Draft], budget: int
-    ) -> dict[SequenceId, Draft]:
-        """Fair shares of the budget, cut to the blocks that are free; whoever is first rotates."""
-        drafts = list(wanted.values())
-        if not drafts or budget <= 0:
-            return {}
-        first = self._step % len(drafts)
-        shares = fair_shares([len(draft) for draft in drafts], budget, first)
-        granted = {}
-        for index in (*range(first, len(drafts)), *range(first)):
-            request = self._residents.get(drafts[index].sequence_id)
-            assert request is not None
-            num_tokens = request.tokens.length
-            num_slots = self._residents.reserve_free(request, num_tokens + shares[index])
-            if num_slots > num_tokens:
-                granted[request.sequence_id] = drafts[index].cut(num_slots - num_tokens)
-        return granted
 
     # -- apply ------------------------------------------------------------------------------------
 
@@ -383,8 +325,3 @@ def _new_request(submit: Submit, choice: int) -> Request:
         len(submit.prompt),
         priority=submit.priority,
     )
-
-
-def _is_decoding(request: Request) -> bool:
-    num_tokens = request.tokens.length
-    return num_tokens > request.num_prompt and num_tokens - request.num_computed == 1

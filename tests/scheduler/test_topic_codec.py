@@ -41,7 +41,7 @@ FULL_EVENT = TokenEvent(
     num_cached=64,
 )
 MESSAGES = [
-    Submit("a", (1, 2, 3), FULL_PARAMS, priority=-1),
+    Submit("a", (1, 2, 3), FULL_PARAMS, priority=-1, cache_salt="salt", user="somebody"),
     Abort("a"),
     (FULL_EVENT, TokenEvent("b", 0, 0, (), finish=FinishReason.ABORT, stop_reason=17)),
     (),
@@ -63,7 +63,7 @@ def test_round_trip(message):
     [
         (b"", "no header"),
         (bytes((VERSION,)), "no header"),
-        (bytes((VERSION + 1,)) + b"A\x80", "version 2"),
+        (bytes((VERSION + 1,)) + b"A\x80", f"version {VERSION}"),
         (bytes((VERSION,)) + b"?\x80", "unknown kind"),
         (bytes((VERSION,)) + b"A\x80", "malformed A message"),
         (bytes((VERSION,)) + b"A" + msgspec.msgpack.encode({"request_id": 5}), "malformed"),
