@@ -49,6 +49,15 @@ def test_api_keys():
             assert [model.id for model in client.models.list()] == [MODEL]
 
 
+def test_requests_without_a_user_belong_to_their_key():
+    with running(api_keys=("first", "second")) as (server, http):
+        for key, fields in (("second", {}), ("second", {"user": "me"}), ("first", {"user": ""})):
+            headers = {"Authorization": f"Bearer {key}"}
+            http.post("/v1/completions", json={**BODY, **fields}, headers=headers)
+        users = [command.user for command in server.engine.submitted]
+        assert users == ["key 1", "me", "key 0"]
+
+
 def test_too_many_requests():
     with running(max_concurrency=2) as (server, http):
         server.engine.script.reply = lambda submit, choice: [97] * 300

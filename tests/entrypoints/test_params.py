@@ -48,6 +48,7 @@ def test_every_sampling_field(submitted):
         "echo": True,
         "speculative": {"num_speculative_tokens": 2},
         "priority": -3,
+        "user": "somebody",
     }
     (command,) = submitted(body)
     assert command.params == SamplingParams(
@@ -73,6 +74,7 @@ def test_every_sampling_field(submitted):
         max_draft_tokens=2,
     )
     assert command.priority == -3
+    assert command.user == "somebody"
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])

@@ -46,6 +46,7 @@ class Generation:
         response_id: public id, without prefix.
         model: name to report.
         arrival_s: when the request arrived, by time.monotonic.
+        user: whom the request is for.
 
     Raises:
         ApiError: 400 if a prompt and its output do not fit.
@@ -62,6 +63,7 @@ class Generation:
         response_id: str,
         model: str,
         arrival_s: float,
+        user: str = "",
     ) -> None:
         if len(prompts) * params.n > MAX_CHOICES:
             raise bad_request(
@@ -71,6 +73,7 @@ class Generation:
         self._form = form
         self._options = request.stream_options or StreamOptions()
         self._arrival_s = arrival_s
+        self._user = user
         self._head = {
             "id": f"{form.id_prefix}{response_id}",
             "created": int(time.time()),
@@ -98,7 +101,9 @@ class Generation:
             fresh_seed=frontend.fresh_seed(),
         )
         # The client's own id may be in use twice; the engine's must not be.
-        command = Submit(uuid.uuid4().hex, prompt.token_ids, fitted, request.priority)
+        command = Submit(
+            uuid.uuid4().hex, prompt.token_ids, fitted, request.priority, user=self._user
+        )
         self._commands.append(command)
         for number in range(params.n):
             choice = Choice(

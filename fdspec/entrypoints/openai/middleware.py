@@ -28,7 +28,8 @@ class Gate:
     """Middleware around the application.
 
     `scope["state"]["request_id"]` is the client's X-Request-Id or a fresh one; routes may replace
-    it, and the response carries it. `arrival_s` beside it is the start of all latencies.
+    it, and the response carries it. `arrival_s` beside it is the start of all latencies, and
+    `key_name` says which of the server's keys the request carries ("" without keys).
 
     Args:
         app: what is behind.
@@ -56,7 +57,9 @@ class Gate:
                 MutableHeaders(raw=message["headers"])["X-Request-Id"] = state["request_id"]
             await send(message)
 
-        refusal = self._refusal(scope, headers)
+        number = self._key_number(headers)
+        state["key_name"] = "" if number is None else f"key {number}"
+        refusal = self._refusal(scope, knows_key=number is not None)
         if refusal is not None:
             await refusal.response()(scope, receive, send_with_id)
         elif _generates(scope):
@@ -68,8 +71,8 @@ class Gate:
         else:
             await self._app(scope, receive, send_with_id)
 
-    def _refusal(self, scope: Scope, headers: Headers) -> ApiError | None:
-        if self._keys and scope["path"] not in OPEN_PATHS and not self._knows(headers):
+    def _refusal(self, scope: Scope, *, knows_key: bool) -> ApiError | None:
+        if self._keys and scope["path"] not in OPEN_PATHS and not knows_key:
             return ApiError(
                 401,
                 "a valid API key is needed: send the header 'Authorization: Bearer <key>'",
@@ -86,13 +89,13 @@ class Gate:
             )
         return None
 
-    def _knows(self, headers: Headers) -> bool:
-        """Compare with every key, in a time that tells nothing about them."""
+    def _key_number(self, headers: Headers) -> int | None:
+        """Which key it is. Compares with every one, in a time that tells nothing about them."""
         scheme, _, key = headers.get("authorization", "").partition(" ")
         # Header values arrive as Latin-1, whatever they are.
         given = _digest(key.strip().encode("latin-1"))
         matches = [hmac.compare_digest(given, known) for known in self._keys]
-        return scheme.lower() == "bearer" and any(matches)
+        return matches.index(True) if scheme.lower() == "bearer" and any(matches) else None
 
 
 def _generates(scope: Scope) -> bool:

@@ -46,7 +46,7 @@ class GenerationRequest(ModelRequest, kw_only=True):
     """What both generation endpoints take.
 
     Names and defaults are OpenAI's where it has them, else those that vLLM and FastDeploy share.
-    `user`, `metadata` and their like (`IGNORED_FIELDS`) are accepted and have no effect.
+    `metadata` and its like (`IGNORED_FIELDS`) are accepted and have no effect.
     """
 
     stream: bool = False
@@ -73,6 +73,7 @@ class GenerationRequest(ModelRequest, kw_only=True):
     prompt_token_ids: list[int] | None = None
     return_token_ids: bool = False
     priority: int = 0
+    user: str = ""
     request_id: str | None = None
     speculative: SpeculativeOptions | None = None
 
@@ -138,7 +139,6 @@ IGNORED_FIELDS = frozenset(
         "safety_identifier",
         "service_tier",
         "store",
-        "user",
     }
 )
 """OpenAI's fields that concern its platform; they change no answer here."""

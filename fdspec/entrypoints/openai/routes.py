@@ -35,6 +35,9 @@ from fdspec.entrypoints.openai.schema import json_body
 from fdspec.entrypoints.openai.streaming import EventStreamResponse, until_disconnect
 from fdspec.version import __version__
 
+MAX_PRIORITY = 2**31 - 1
+MAX_USER_CHARACTERS = 256
+
 
 def build_router(frontend: Frontend) -> APIRouter:
     """All endpoints of one server."""
@@ -92,6 +95,7 @@ async def _generate(
         response_id=request.state.request_id,
         model=frontend.check_model(body.model),
         arrival_s=request.state.arrival_s,
+        user=body.user or request.state.key_name,
     )
     if not body.stream:
         return _json(await until_disconnect(request.receive, generation.answer()))
@@ -107,8 +111,15 @@ def _check_common(body: GenerationRequest) -> None:
         raise bad_request(
             "request_id", "request_id must be 1 to 256 printable ASCII characters without blanks"
         )
-    if abs(body.priority) >= 2**31:
-        raise bad_request("priority", "priority must be a 32-bit integer")
+    if abs(body.priority) > MAX_PRIORITY:
+        raise bad_request(
+            "priority",
+            f"priority must be between {-MAX_PRIORITY} and {MAX_PRIORITY}, got {body.priority}",
+        )
+    if len(body.user) > MAX_USER_CHARACTERS:
+        raise bad_request(
+            "user", f"user has at most {MAX_USER_CHARACTERS} characters, got {len(body.user)}"
+        )
 
 
 def _add_models(router: APIRouter, frontend: Frontend) -> None:
