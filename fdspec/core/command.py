@@ -33,6 +33,8 @@ class Submit:
         priority: smaller is served first; ties by arrival.
         cache_salt: cached blocks are shared only among requests of the same salt.
         user: whom the request is for; empty if unknown. Matters only where users get fair shares.
+        emitted: how far each choice has come elsewhere, to go on from there: its output tokens so
+            far, or None if it has ended. Empty for a request that starts.
     """
 
     request_id: str
@@ -41,6 +43,7 @@ class Submit:
     priority: int = 0
     cache_salt: str = ""
     user: str = ""
+    emitted: tuple[tuple[int, ...] | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ Pure functions for the batch scheduler. Whether a request fits right now is deci
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from fdspec.core import Submit
 
 
@@ -28,10 +30,15 @@ def reason_to_refuse(
         return "the prompt is empty; at least one token is needed"
     if max_tokens < 1:
         return f"max_tokens must be at least 1, got {max_tokens}"
-    lowest, highest = min(submit.prompt), max(submit.prompt)
-    if lowest < 0 or highest >= vocab_size:
-        wrong = lowest if lowest < 0 else highest
-        return f"prompt token id {wrong} is outside the vocabulary 0..{vocab_size - 1}"
+    for what, tokens in (("prompt", submit.prompt), *_outputs_so_far(submit)):
+        lowest, highest = min(tokens), max(tokens)
+        if lowest < 0 or highest >= vocab_size:
+            wrong = lowest if lowest < 0 else highest
+            return f"{what} token id {wrong} is outside the vocabulary 0..{vocab_size - 1}"
+        if what != "prompt" and len(tokens) >= max_tokens:
+            return f"{len(tokens)} output tokens are there, so max_tokens {max_tokens} is reached"
+    if submit.emitted and len(submit.emitted) != submit.params.n:
+        return f"outputs of {len(submit.emitted)} choices are given, but n is {submit.params.n}"
     total = num_prompt + max_tokens
     numbers = f"{num_prompt} prompt tokens + max_tokens {max_tokens} = {total} tokens"
     if total > max_model_len:
@@ -45,3 +52,7 @@ def reason_to_refuse(
             "(gpu_memory_utilization, num_gpu_blocks_override)"
         )
     return None
+
+
+def _outputs_so_far(submit: Submit) -> Iterator[tuple[str, tuple[int, ...]]]:
+    return (("output", tokens) for tokens in submit.emitted if tokens)

@@ -152,7 +152,9 @@ class BatchScheduler:
                 for c in choices
             ]
         for choice in choices:
-            self._residents.enter(_new_request(command, choice))
+            emitted = command.emitted[choice] if command.emitted else ()
+            if emitted is not None:
+                self._residents.enter(_new_request(command, choice, emitted))
         return []
 
     def draft_contexts(self) -> list[DraftContext]:
@@ -315,13 +317,17 @@ class BatchScheduler:
         )
 
 
-def _new_request(submit: Submit, choice: int) -> Request:
+def _new_request(submit: Submit, choice: int, emitted: tuple[int, ...]) -> Request:
+    """A choice at its start, or after `emitted`: the state of one that has lost its blocks."""
     params = submit.params
     assert params.max_tokens is not None
+    if emitted:
+        # They went out with the first token.
+        params = replace(params, prompt_logprobs=None)
     return Request(
         (submit.request_id, choice),
         params,
-        TokenBuffer(submit.prompt, reserve=min(params.max_tokens, 1024)),
+        TokenBuffer(submit.prompt + emitted, reserve=min(params.max_tokens, 1024)),
         len(submit.prompt),
         priority=submit.priority,
     )

@@ -113,7 +113,7 @@ def run(engine: Engine, submits: Sequence[Submit], *, arrivals_per_step: int = 1
     topic = engine.topic
     assert isinstance(topic, InProcessTopic)
     results: Results = {
-        (submit.request_id, choice): Result()
+        (submit.request_id, choice): _so_far(submit, choice)
         for submit in submits
         for choice in range(submit.params.n)
     }
@@ -133,6 +133,12 @@ def run(engine: Engine, submits: Sequence[Submit], *, arrivals_per_step: int = 1
     stats = engine.monitor.stats()
     assert stats.num_free_blocks == stats.num_blocks, "blocks are missing at the end"
     return results
+
+
+def _so_far(submit: Submit, choice: int) -> Result:
+    """What a choice has yielded before it comes to this engine."""
+    emitted = submit.emitted[choice] if submit.emitted else ()
+    return Result(list(emitted), steps=[len(emitted)]) if emitted else Result()
 
 
 def reference(
