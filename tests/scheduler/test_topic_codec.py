@@ -42,6 +42,7 @@ FULL_EVENT = TokenEvent(
 )
 MESSAGES = [
     Submit("a", (1, 2, 3), FULL_PARAMS, priority=-1, cache_salt="salt", user="somebody"),
+    Submit("a", (1, 2), SamplingParams(n=3), emitted=((5, 6), None, ())),
     Abort("a"),
     (FULL_EVENT, TokenEvent("b", 0, 0, (), finish=FinishReason.ABORT, stop_reason=17)),
     (),

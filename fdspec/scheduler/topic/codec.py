@@ -13,7 +13,7 @@ import msgspec
 from fdspec.core import Abort, Command, FdspecError, Submit, TokenEvent
 from fdspec.scheduler.topic.messages import EngineMessage, EngineStats, Fatal, Ready
 
-VERSION = 3
+VERSION = 4
 
 _Events = tuple[TokenEvent, ...]
 _KINDS: dict[type, bytes] = {
