@@ -320,10 +320,10 @@ class BatchScheduler:
 def _new_request(submit: Submit, choice: int, emitted: tuple[int, ...]) -> Request:
     """A choice at its start, or after `emitted`: the state of one that has lost its blocks."""
     params = submit.params
-    assert params.max_tokens is not None
     if emitted:
         # They went out with the first token.
         params = replace(params, prompt_logprobs=None)
+    assert params.max_tokens is not None
     return Request(
         (submit.request_id, choice),
         params,
