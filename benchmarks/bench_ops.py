@@ -21,7 +21,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks.arguments import count
+from benchmarks.arguments import count, isa
 from benchmarks.op_cases import (
     Case,
     attention_cases,
@@ -216,7 +216,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--contexts", type=int, nargs="+", default=(128, 1024, 4096))
     parser.add_argument("--groups", nargs="+", choices=GROUPS, default=GROUPS)
     parser.add_argument("--threads", type=count, help="default: all processors")
-    parser.add_argument("--isa", help="instruction set level; default: the best")
+    parser.add_argument("--isa", type=isa, help="instruction set level; default: the best")
     parser.add_argument("--rounds", type=count, default=7, help="figures of each kernel")
     parser.add_argument("--min-time-ms", type=float, default=5.0, help="length of one figure")
     parser.add_argument("--output", type=Path, help="JSON file to write")

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks.arguments import count
+from benchmarks.arguments import count, isa
 from benchmarks.offline_runner import BLOCK_SIZE, OfflineRunner, blocks_of, decode_plan
 from benchmarks.op_cases import operations_per_row
 from benchmarks.report import (
@@ -64,7 +64,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--context", type=int, default=128, help="cached tokens of each sequence")
     parser.add_argument("--threads", type=count, help="default: all processors")
-    parser.add_argument("--isa", help="instruction set level; default: the best")
+    parser.add_argument("--isa", type=isa, help="instruction set level; default: the best")
     parser.add_argument(
         "--rounds", type=count, default=9, help="each gives one figure of each step"
     )
@@ -179,7 +179,8 @@ def print_report(report: dict[str, Any]) -> None:
                 for count in result["one_sequence"]
             ],
         )
-        print(f"T(6 rows) / T(1 row)      {result['six_rows_to_one'].short()}")
+        if 6 in result["one_sequence"]:
+            print(f"T(6 rows) / T(1 row)      {result['six_rows_to_one'].short()}")
         for constant in ("row_cost", "sequence_cost"):
             print(
                 f"fitted {constant:18s} {result[constant].short()}, "

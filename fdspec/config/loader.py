@@ -134,10 +134,11 @@ def _assemble(layers: Sequence[Sequence[Setting]]) -> LoadedConfig:
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """A checked value, and the setting that it came from."""
+    """A checked value, the setting that it came from, and the value that was written there."""
 
     value: object
     setting: Setting
+    written: object
 
 
 def _convert_all(merged: Merged, warnings: list[str]) -> dict[tuple[str, ...], _Chosen]:
@@ -152,8 +153,9 @@ def _convert_all(merged: Merged, warnings: list[str]) -> dict[tuple[str, ...], _
             own = translation.setting
             if own is not None:
                 value = convert(options[own.path], own)
-                _check_rivals(chosen.get(own.path), value, own)
-                chosen[own.path] = _Chosen(value, own)
+                fresh = _Chosen(value, own, setting.value)
+                _check_rivals(chosen.get(own.path), fresh)
+                chosen[own.path] = fresh
         except ConfigError as error:
             problems.append(str(error))
     if problems:
@@ -161,13 +163,18 @@ def _convert_all(merged: Merged, warnings: list[str]) -> dict[tuple[str, ...], _
     return chosen
 
 
-def _check_rivals(earlier: _Chosen | None, value: object, setting: Setting) -> None:
+def _check_rivals(earlier: _Chosen | None, later: _Chosen) -> None:
     """Two spellings of one key in one place must agree; merge leaves only such pairs."""
-    if earlier is not None and earlier.value != value:
+    if earlier is not None and earlier.value != later.value:
         raise ConfigError(
-            f"{setting.where}: {value!r} contradicts {earlier.setting.spelled} "
-            f"({earlier.value!r}), which is the same key; keep one of them"
+            f"{later.setting.where}: {_show(later.written)} contradicts {earlier.setting.spelled} "
+            f"({_show(earlier.written)}), which decides the same; keep one of them"
         )
+
+
+def _show(written: object) -> str:
+    """A value as people write it."""
+    return str(written).lower() if isinstance(written, bool) else str(written)
 
 
 def _build(

@@ -15,7 +15,7 @@ from fdspec.config.foreign import foreign_keys
 from fdspec.config.schema import sections
 from fdspec.config.settings import Setting, members_of
 from fdspec.config.translation import is_off, own_name
-from fdspec.config.values import JSON_EXAMPLE, parse_json
+from fdspec.config.values import parse_json
 from fdspec.core.errors import ConfigError
 
 
@@ -103,18 +103,21 @@ class _Merger:
         for name in [name for name in self.found if name.startswith(key + ".")]:
             del self.found[name]
         self.section_origins[key] = setting.origin
+        section = self._sections[key]
+        example = f"--{key.replace('_', '-')} '{section.example}'"
         value = setting.value
         if isinstance(value, str) and value.strip().startswith("{"):
-            value = parse_json(setting)
-        if is_off(value):
-            if self._sections[key].nullable:
-                self.off.add(key)
+            value = parse_json(setting, example)
+        if section.nullable and is_off(value):
+            self.off.add(key)
+            return ()
+        if value is None:
             return ()
         self.off.discard(key)
         if not isinstance(value, dict):
-            off = " or off" if self._sections[key].nullable else ""
+            off = " or off" if section.nullable else ""
             raise ConfigError(
-                f"{setting.where}: must be a map{off}, got {value!r}; example: {JSON_EXAMPLE}"
+                f"{setting.where}: must be a map{off}, got {value!r}; example: {example}"
             )
         return members_of(setting if setting.members else setting.with_value(value))
 
@@ -132,7 +135,11 @@ class _Merger:
             or difflib.get_close_matches(key, names, n=1)
             or [name for name in own if len(key) >= _LEAST_BEGINNING and name.startswith(key)][:1]
         )
-        if near:
+        # A key of a section, written without the section.
+        inside = [name for name in self._known if name.endswith(f".{key}")]
+        if inside and not section:
+            remedy = f"did you mean {_spell(min(inside), setting, full=True)}?"
+        elif near:
             remedy = f"did you mean {_spell(prefix + near[0], setting)}?"
         elif own and section:
             remedy = f"known keys: {', '.join(sorted(own))}"
@@ -141,10 +148,10 @@ class _Merger:
         return f"{setting.where}: unknown key; {remedy}"
 
 
-def _spell(name: str, setting: Setting) -> str:
-    """A name in the manner of the setting that it replaces."""
+def _spell(name: str, setting: Setting, *, full: bool = False) -> str:
+    """A name in the manner of the setting that it replaces; `full`: with its section."""
     if not setting.spelled.startswith("--") or not setting.is_text and "." in setting.spelled:
-        return name.rpartition(".")[2] if "." in name else name
+        return name if full else name.rpartition(".")[2]
     section, _, key = name.rpartition(".")
     if section:
         return f"--{section.replace('_', '-')}.{key}"

@@ -28,6 +28,7 @@ class Section:
         title: heading in `--help`.
         key: the YAML key of its map; None if its keys stand at the top level.
         nullable: True if the part may be off (None).
+        example: a value of its flag, in JSON; empty if it has no key.
         options: its keys.
     """
 
@@ -36,6 +37,7 @@ class Section:
     title: str
     key: str | None
     nullable: bool
+    example: str
     options: tuple[Option, ...]
 
 
@@ -47,13 +49,19 @@ def sections() -> tuple[Section, ...]:
         _section("cache", CacheConfig, "KV cache"),
         _section("scheduler", SchedulerConfig, "Scheduler"),
         _section(
-            "speculative", SpeculativeConfig, "Speculation", "speculative_config", nullable=True
+            "speculative",
+            SpeculativeConfig,
+            "Speculation",
+            "speculative_config",
+            nullable=True,
+            example='{"method": "ngram", "num_speculative_tokens": 5}',
         ),
         _section(
             "graph_optimization",
             GraphOptimizationConfig,
             "Graph optimisation",
             "graph_optimization_config",
+            example='{"use_step_program": false}',
         ),
         _section("device", DeviceConfig, "Device"),
         _section("server", ServerConfig, "Server"),
@@ -61,6 +69,12 @@ def sections() -> tuple[Section, ...]:
 
 
 def _section(
-    field: str, part: type, title: str, key: str | None = None, *, nullable: bool = False
+    field: str,
+    part: type,
+    title: str,
+    key: str | None = None,
+    *,
+    nullable: bool = False,
+    example: str = "",
 ) -> Section:
-    return Section(field, part, title, key, nullable, tuple(options_of(part, key)))
+    return Section(field, part, title, key, nullable, example, tuple(options_of(part, key)))

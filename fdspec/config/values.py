@@ -17,7 +17,6 @@ from fdspec.core.errors import ConfigError
 
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
-JSON_EXAMPLE = """--speculative-config '{"method": "ngram", "num_speculative_tokens": 5}'"""
 
 
 def convert(option: Option, setting: Setting) -> object:
@@ -55,8 +54,12 @@ def plain_value(setting: Setting) -> object:
         return setting.value
 
 
-def parse_json(setting: Setting) -> object:
+def parse_json(setting: Setting, example: str) -> object:
     """The value of a setting whose text is JSON; `null` and friends included.
+
+    Args:
+        setting: the setting.
+        example: of a right one, to end a complaint with.
 
     Raises:
         ConfigError: not JSON, or a key twice; shows the position and an example.
@@ -71,7 +74,7 @@ def parse_json(setting: Setting) -> object:
         problem = "nested too deeply"
     except ValueError as error:
         problem = str(error)
-    raise ConfigError(f"{setting.where}: not valid JSON: {problem}; example: {JSON_EXAMPLE}")
+    raise ConfigError(f"{setting.where}: not valid JSON: {problem}; example: {example}")
 
 
 def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from fdspec.core.errors import InvalidParameter
 
@@ -12,6 +14,7 @@ MAX_SEED = 2**63 - 1
 MAX_LOGIT_BIAS = 100.0
 # Below this temperature logits / temperature overflows or is one-hot anyway.
 GREEDY_TEMPERATURE = 1e-5
+_TUPLES = ("stop", "stop_token_ids", "logit_bias", "bad_words_token_ids")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +33,15 @@ class SamplingParams:
         min_p: drop tokens less likely than min_p times the most likely one.
         seed: key of the position-keyed noise; None draws a fresh key at submission.
         n: number of choices.
-        stop: strings that end the output (matched on UTF-8 bytes, across tokens).
+        stop: strings that end the output (matched on UTF-8 bytes, across tokens); this and the
+            fields below that hold several things may be given as lists.
         stop_token_ids: ids that end the output like EOS.
         ignore_eos: go on after EOS, until max_tokens.
         include_stop_str_in_output: keep the stop string in the text.
         repetition_penalty: divides (or multiplies) logits of tokens in prompt + output.
         presence_penalty: subtracted once for a token present in the output.
         frequency_penalty: subtracted for each occurrence in the output.
-        logit_bias: (token id, value) pairs added to the logits.
+        logit_bias: (token id, value) pairs added to the logits; a dict is welcome, too.
         bad_words_token_ids: token sequences that must not be completed.
         logprobs: number of top logprobs for each output token; None gives none, 0 the token's own.
         prompt_logprobs: the same for prompt tokens.
@@ -66,6 +70,19 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     max_draft_tokens: int | None = None
 
+    def __post_init__(self) -> None:
+        """Take a single stop string, lists, and a dict of biases, as people write them."""
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
+        if isinstance(self.logit_bias, Mapping):
+            object.__setattr__(self, "logit_bias", tuple(self.logit_bias.items()))
+        for name in _TUPLES:
+            if isinstance(getattr(self, name), list):
+                object.__setattr__(self, name, tuple(getattr(self, name)))
+        words = self.bad_words_token_ids
+        if isinstance(words, tuple) and any(isinstance(word, list) for word in words):
+            object.__setattr__(self, "bad_words_token_ids", tuple(map(_as_tuple, words)))
+
     @property
     def is_greedy(self) -> bool:
         """True if no noise enters the choice."""
@@ -90,6 +107,13 @@ class SamplingParams:
         Raises:
             InvalidParameter: names the first field that is out of range.
         """
+        for name in _TUPLES:
+            _check_tuple(name, getattr(self, name))
+        for name in ("ignore_eos", "include_stop_str_in_output"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidParameter(
+                    name, f"{name} must be true or false, got {getattr(self, name)!r}"
+                )
         if self.max_tokens is not None:
             _check_int("max_tokens", self.max_tokens, 1)
         _check_int("min_tokens", self.min_tokens, 0)
@@ -109,14 +133,22 @@ class SamplingParams:
         _check_float("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _check_float("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         for text in self.stop:
+            if not isinstance(text, str):
+                raise InvalidParameter("stop", f"stop strings must be texts, got {text!r}")
             if not text:
                 raise InvalidParameter("stop", "stop strings must not be empty")
         for token_id in self.stop_token_ids:
             _check_token_id("stop_token_ids", token_id, vocab_size)
-        for token_id, value in self.logit_bias:
+        for pair in self.logit_bias:
+            if not isinstance(pair, tuple) or len(pair) != 2:
+                raise InvalidParameter(
+                    "logit_bias", f"logit_bias must map token ids to numbers, got {pair!r}"
+                )
+            token_id, value = pair
             _check_token_id("logit_bias", token_id, vocab_size)
             _check_float("logit_bias", value, -MAX_LOGIT_BIAS, MAX_LOGIT_BIAS)
         for word in self.bad_words_token_ids:
+            _check_tuple("bad_words_token_ids", word)
             if not word:
                 raise InvalidParameter("bad_words", "bad words must not be empty")
             for token_id in word:
@@ -128,6 +160,15 @@ class SamplingParams:
             _check_int("prompt_logprobs", self.prompt_logprobs, 0, limit)
         if self.max_draft_tokens is not None:
             _check_int("speculative.num_speculative_tokens", self.max_draft_tokens, 0)
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _check_tuple(param: str, value: object) -> None:
+    if not isinstance(value, tuple):
+        raise InvalidParameter(param, f"{param} must be a list, got {value!r}")
 
 
 def _check_int(param: str, value: int, low: int, high: int | None = None) -> None:

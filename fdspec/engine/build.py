@@ -25,7 +25,7 @@ from fdspec.models import (
     resolve_model,
     user_cache_folder,
 )
-from fdspec.ops import num_threads, set_num_threads
+from fdspec.ops import isa, num_threads, set_num_threads
 from fdspec.scheduler.batch import BatchScheduler
 from fdspec.scheduler.topic import EngineTopic, Ready
 from fdspec.spec_decode.registry import build_proposer
@@ -84,6 +84,7 @@ def build_engine(config: EngineConfig, topic: EngineTopic) -> BuiltEngine:
         ConfigError: a setting that this model or machine cannot meet.
         CheckpointError: the model's files cannot be used.
     """
+    _check_kernels()
     config = with_local_model(config)
     if config.device.num_threads is not None:
         set_num_threads(config.device.num_threads)
@@ -105,6 +106,14 @@ def build_engine(config: EngineConfig, topic: EngineTopic) -> BuiltEngine:
             f"{model.config.vocab_size}; set tokenizer to the one that belongs to the model"
         )
     return _assemble(config, topic, tokens, model)
+
+
+def _check_kernels() -> None:
+    try:
+        isa()
+    except (ImportError, ValueError) as error:
+        # Not built, or FDSPEC_ISA is wrong: the message says what to do.
+        raise ConfigError(str(error)) from None
 
 
 def _weight_cache(config: EngineConfig) -> WeightCache | None:

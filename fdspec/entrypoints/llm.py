@@ -12,9 +12,8 @@ import secrets
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from numbers import Integral
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from tqdm import tqdm
 
@@ -30,6 +29,14 @@ from fdspec.core import (
     TokenEvent,
 )
 from fdspec.engine.build import build_engine, with_local_model
+from fdspec.entrypoints.offline_arguments import (
+    Messages,
+    Prompt,
+    conversation_list,
+    params_list,
+    prompt_list,
+    token_ids,
+)
 from fdspec.entrypoints.outputs import RequestOutput, completion_output
 from fdspec.entrypoints.template_file import read_chat_template
 from fdspec.scheduler.topic import InProcessTopic
@@ -37,12 +44,6 @@ from fdspec.tokenizer import load_tokenizer
 from fdspec.utils.logging import get_logger
 
 logger = get_logger(__name__)
-
-Prompt = str | Sequence[int]
-"""Text, or token ids."""
-
-Messages = Sequence[Mapping[str, Any]]
-"""One conversation: dicts with `role` and `content`."""
 
 _SEED_BITS = 63
 
@@ -128,16 +129,13 @@ class LLM:
         Raises:
             InvalidParameter: a prompt or parameter is wrong; nothing has been generated.
         """
-        entries = _as_list(prompts)
-        all_params = _spread(sampling_params, len(entries))
+        entries = prompt_list(prompts)
+        all_params = params_list(sampling_params, len(entries))
         submits = []
         for index, (prompt, params) in enumerate(zip(entries, all_params, strict=True)):
             name = f"prompts[{index}]"
-            if isinstance(prompt, str):
-                token_ids: Sequence[int] = self.tokenizer.encode(prompt)
-            else:
-                token_ids = prompt
-            submits.append(self._submit(name, token_ids, params))
+            ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+            submits.append(self._submit(name, ids, params))
         texts = [prompt if isinstance(prompt, str) else None for prompt in entries]
         return self._run(submits, texts, use_tqdm)
 
@@ -165,18 +163,15 @@ class LLM:
         Raises:
             InvalidParameter: a conversation or parameter is wrong; nothing has been generated.
         """
-        if not messages:
-            raise InvalidParameter("messages", "messages must not be empty")
-        is_single = isinstance(messages[0], Mapping)
-        conversations = cast(Sequence[Messages], [messages] if is_single else messages)
-        all_params = _spread(sampling_params, len(conversations))
+        conversations = conversation_list(messages)
+        all_params = params_list(sampling_params, len(conversations))
         submits, texts = [], []
         for index, (conversation, params) in enumerate(zip(conversations, all_params, strict=True)):
             text = self.tokenizer.apply_chat_template(
                 conversation, add_generation_prompt, **(chat_template_kwargs or {})
             )
-            token_ids = self.tokenizer.encode(text, add_special_tokens=False)
-            submits.append(self._submit(f"messages[{index}]", token_ids, params))
+            ids = self.tokenizer.encode(text, add_special_tokens=False)
+            submits.append(self._submit(f"messages[{index}]", ids, params))
             texts.append(text)
         return self._run(submits, texts, use_tqdm)
 
@@ -190,11 +185,11 @@ class LLM:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _submit(self, name: str, token_ids: Sequence[int], params: SamplingParams) -> Submit:
+    def _submit(self, name: str, ids: Sequence[int], params: SamplingParams) -> Submit:
         """A command with everything resolved, or InvalidParameter naming the prompt."""
         vocab_size = self._ready.vocab_size
         params.validate(vocab_size=vocab_size, max_logprobs=self._max_logprobs)
-        prompt = _token_ids(name, token_ids, vocab_size)
+        prompt = token_ids(name, ids, vocab_size)
         # The last output token is never an input, so it needs no slot in the KV cache.
         num_slots = self._ready.num_blocks * self._ready.block_size
         most = min(self.max_model_len, num_slots + 1)
@@ -263,41 +258,3 @@ class LLM:
             choices[0][0].prompt_logprobs,
             tuple(completion_output(c, submit.params, self.tokenizer) for c in choices),
         )
-
-
-def _token_ids(name: str, values: Sequence[int], vocab_size: int) -> tuple[int, ...]:
-    """Token ids as plain integers; numpy's are welcome.
-
-    Raises:
-        InvalidParameter: there is none, or one is no id of the vocabulary.
-    """
-    if len(values) == 0:
-        raise InvalidParameter(name, f"{name} has no tokens")
-    for value in values:
-        if not isinstance(value, Integral) or not 0 <= value < vocab_size:
-            raise InvalidParameter(
-                name, f"{name}: {value!r} is not a token id in 0..{vocab_size - 1}"
-            )
-    return tuple(int(value) for value in values)
-
-
-def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], Integral)):
-        return [cast(Prompt, prompts)]
-    return list(cast(Sequence[Prompt], prompts))
-
-
-def _spread(
-    params: SamplingParams | Sequence[SamplingParams] | None, count: int
-) -> list[SamplingParams]:
-    if params is None:
-        return [SamplingParams()] * count
-    if isinstance(params, SamplingParams):
-        return [params] * count
-    if len(params) != count:
-        raise InvalidParameter(
-            "sampling_params",
-            f"sampling_params has {len(params)} entries for {count} prompts; give one for all, or "
-            "one for each",
-        )
-    return list(params)

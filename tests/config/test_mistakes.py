@@ -24,6 +24,15 @@ def message_for(tmp_path, text, *arguments):
     [
         ("model: m\nmax_num_seq: 3\n", "f:2: max_num_seq: unknown key; did you mean max_num_seqs?"),
         ("model: m\nxyzzy: 3\n", "f:2: xyzzy: unknown key; --help lists the keys"),
+        (
+            "model: m\nverify_strategy: greedy\n",
+            "f:2: verify_strategy: unknown key; did you mean speculative_config.verify_strategy?",
+        ),
+        ("model: m\ngraph_optimization_config: off\n", "must be a map, got False; example:"),
+        (
+            "model: m\nenforce_eager: true\ngraph_optimization_config:\n  use_step_program: true\n",
+            "true contradicts graph_optimization_config.use_step_program (true)",
+        ),
         ("model: m\ntensor_paralel_size: 1\n", "did you mean tensor_parallel_size?"),
         ("model: m\nspeculative_confg: off\n", "did you mean speculative_config?"),
         (
@@ -123,6 +132,24 @@ def test_file_may_start_with_a_byte_order_mark(tmp_path):
     ("arguments", "expected"),
     [
         (["--max-num-seq", "3"], "--max-num-seq: unknown key; did you mean --max-num-seqs?"),
+        (
+            ["--use-step-program", "false"],
+            "--use-step-program: unknown key; did you mean "
+            "--graph-optimization-config.use_step_program?",
+        ),
+        (
+            ["--graph-optimization-config", "off"],
+            "--graph-optimization-config: must be a map, got 'off'; example: "
+            "--graph-optimization-config '{\"use_step_program\": false}'",
+        ),
+        (
+            ["--graph-optimization-config", "{"],
+            "--graph-optimization-config: not valid JSON",
+        ),
+        (
+            ["--enforce-eager", "--graph-optimization-config.use_step_program", "true"],
+            "use_step_program: true contradicts --enforce-eager (true), which decides",
+        ),
         (
             ["--speculative-config.num-speculative-token", "3"],
             "did you mean --speculative-config.num_speculative_tokens?",

@@ -30,6 +30,9 @@ def test_state(http):
     assert http.get("/ping").status_code == http.post("/ping").status_code == 200
     assert http.get("/version").json() == {"version": __version__}
     assert http.get("/load").json() == {"server_load": 0}
+    for path in ("/health", "/ping", "/version", "/load", "/metrics", "/v1/models"):
+        response = http.head(path)
+        assert (response.status_code, response.content) == (200, b""), path
 
 
 def test_models(http):

@@ -7,7 +7,10 @@ Owns syntax, field names and types; ranges are for `params.py`. Called by every 
 from __future__ import annotations
 
 import difflib
+import json
+import math
 import re
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,12 +21,21 @@ from fdspec.entrypoints.openai.protocol import (
     IGNORED_FIELDS,
     UNAVAILABLE_FIELDS,
     GenerationRequest,
+    SpeculativeOptions,
+    StreamOptions,
 )
 
 MAX_BODY_BYTES = 64 * 2**20
 _JSON_TYPE = re.compile(r"application/(json|[\w.+-]+\+json)\s*(;|$)", re.IGNORECASE)
 _LOCATION = re.compile(r" - at `\$(?P<path>.*)`$")
 _MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]+)`$")
+
+_NESTED: dict[str, type[msgspec.Struct]] = {
+    "speculative": SpeculativeOptions,
+    "stream_options": StreamOptions,
+}
+_OUT_OF_RANGE = ("Number out of range", "Integer value out of range")
+_LONGEST_NUMBER = 300
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
@@ -49,6 +61,8 @@ def parse_body(data: bytes, kind: type[Body]) -> Body:
     try:
         fields = msgspec.json.decode(data)
     except (msgspec.MsgspecError, RecursionError) as error:
+        if str(error).startswith(_OUT_OF_RANGE):
+            raise _huge_number(data) from error
         raise bad_request(
             None, f"the body is not valid JSON: {error}", code="invalid_json"
         ) from error
@@ -91,13 +105,53 @@ def _check_names(fields: dict[str, Any], kind: type[msgspec.Struct]) -> None:
                     code="unsupported_parameter",
                 )
             del fields[name]
+    _refuse_unknown(fields, kind)
+    for name in _NESTED.keys() & known & fields.keys():
+        if isinstance(fields[name], dict):
+            _refuse_unknown(fields[name], _NESTED[name], prefix=f"{name}.")
+
+
+def _refuse_unknown(
+    fields: dict[str, Any], kind: type[msgspec.Struct], *, prefix: str = ""
+) -> None:
+    known = kind.__struct_fields__
     for name in fields:
         if name not in known:
             close = difflib.get_close_matches(name, sorted(known), n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
+            if prefix and not close:
+                hint = f"; known fields: {', '.join(sorted(known))}"
+            param = prefix + name
             raise bad_request(
-                name, f"unrecognized request field: {name}{hint}", code="unknown_parameter"
+                param, f"unrecognized request field: {param}{hint}", code="unknown_parameter"
             )
+
+
+def _huge_number(data: bytes) -> ApiError:
+    """Which number it is that no float can hold; the standard library's reader keeps it."""
+
+    class Huge:
+        pass
+
+    def read(text: str) -> object:
+        return Huge() if len(text) > _LONGEST_NUMBER or math.isinf(float(text)) else 0
+
+    def find(value: object, path: str) -> str | None:
+        if isinstance(value, Huge):
+            return path
+        items: Iterable[tuple[str, object]] = ()
+        if isinstance(value, dict):
+            items = ((f"{path}.{key}" if path else key, item) for key, item in value.items())
+        elif isinstance(value, list):
+            items = ((f"{path}[{index}]", item) for index, item in enumerate(value))
+        return next((found for key, item in items if (found := find(item, key))), None)
+
+    try:
+        param = find(json.loads(data, parse_float=read, parse_int=read), "")
+    except (ValueError, RecursionError):
+        param = None
+    where = f"{param}: " if param else ""
+    return bad_request(param, f"{where}the number is too large", code="invalid_value")
 
 
 def _type_error(text: str) -> ApiError:

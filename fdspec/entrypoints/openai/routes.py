@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
+from fastapi.routing import APIRoute
 
 from fdspec.entrypoints.openai.body import read_body
 from fdspec.entrypoints.openai.errors import ApiError, bad_request
@@ -46,7 +47,17 @@ def build_router(frontend: Frontend) -> APIRouter:
     _add_models(router, frontend)
     _add_tokenizer(router, frontend)
     _add_state(router, frontend)
+    _answer_head(router)
     return router
+
+
+def _answer_head(router: APIRouter) -> None:
+    """HEAD wherever there is GET, for probes."""
+    for route in tuple(router.routes):
+        if isinstance(route, APIRoute) and "GET" in (route.methods or ()):
+            router.add_api_route(
+                route.path, route.endpoint, methods=["HEAD"], include_in_schema=False
+            )
 
 
 def _add_generation(router: APIRouter, frontend: Frontend) -> None:
