@@ -10,8 +10,8 @@ namespace fdspec {
 namespace avx2 {
 
 // Rows of a matrix product that share a weight register, by what 16 registers hold.
-inline constexpr int kIntegerRows = 2;
-inline constexpr int kManyRows = 2;
+inline constexpr int kIntegerRows = 4;
+inline constexpr int kManyRows = 4;
 inline constexpr int kManyRowsPanels = 1;
 inline constexpr int kFloatRows = 3;
 inline constexpr int kFloatPanels = 2;
@@ -342,6 +342,10 @@ struct NibbleFloats {
   }
 };
 
+// Keeps a sum that grows in its register: GCC would put all additions off to the end, and the
+// products, meanwhile, on the stack.
+FDSPEC_INLINE void keep_in_register(__m256i& sum) { asm("" : "+x"(sum)); }
+
 // Sum over up to 32 inputs of (weight - zero_point) * activation, as the float kDotStart + sum,
 // where weights are the nibbles 0..15 and activations lie in [-127, 127]. `start` is kDotStartBits
 // - zero_point * (sum of activations). Pairs are summed in 16 bits: 32 inputs reach at most 16 * 15
@@ -357,6 +361,8 @@ struct NibbleDot {
     const __m256i activations = _mm256_set1_epi32(four_activations);
     lo = _mm256_add_epi16(lo, _mm256_maddubs_epi16(weights.lo, activations));
     hi = _mm256_add_epi16(hi, _mm256_maddubs_epi16(weights.hi, activations));
+    keep_in_register(lo);
+    keep_in_register(hi);
   }
   FDSPEC_INLINE I16 sum() const {
     const __m256i ones = _mm256_set1_epi16(1);
@@ -378,6 +384,8 @@ struct ByteDot {
     const __m256i activations = _mm256_set1_epi32(four_activations);
     lo = _mm256_add_epi32(lo, dot4(weights.lo, activations));
     hi = _mm256_add_epi32(hi, dot4(weights.hi, activations));
+    keep_in_register(lo);
+    keep_in_register(hi);
   }
   FDSPEC_INLINE I16 sum() const { return {lo, hi}; }
 
