@@ -30,17 +30,19 @@ ALLOWED = {
     "models": {"layers", "ops", "config", "core", "utils", "version"},
     "kv": {"core", "utils"},
     "spec_decode": {"core", "config", "ops", "models", "utils"},
-    "scheduler.topic": {"core", "utils"},
+    "scheduler.broker": {"core", "utils"},
+    "scheduler.topic": {"core", "utils", "scheduler.broker"},
     "scheduler": {"core", "config", "kv", "scheduler.topic", "utils"},
     "worker": {"core", "config", "models", "layers", "ops", "kv", "utils"},
     "transfer": {"core", "utils"},
     "training": {"core", "config", "models", "ops", "utils"},
     "engine": {
         *("core", "config", "tokenizer", "ops", "layers", "models", "kv", "spec_decode"),
-        *("scheduler.topic", "scheduler", "worker", "transfer", "utils", "version"),
+        *("scheduler.broker", "scheduler.topic", "scheduler", "worker", "transfer", "utils", "version"),
     },
     "entrypoints": {
-        *("engine.build", "scheduler.topic", "tokenizer", "config", "core", "utils", "version"),
+        *("engine.build", "scheduler.broker", "scheduler.topic", "tokenizer", "config", "core"),
+        *("utils", "version"),
     },
     "": {"core", "entrypoints", "version"},
 }
@@ -191,7 +193,7 @@ def test_every_third_party_import_is_declared(imports):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     names = [re.match(r"[A-Za-z0-9_-]+", text) for text in project["dependencies"]]
     declared = {name[0].lower() for name in names if name}
-    module_of = {"pyyaml": "yaml"}
+    module_of = {"pyyaml": "yaml", "pyzmq": "zmq"}
     modules = {module_of.get(name, name.replace("-", "_")) for name in declared}
     allowed = modules | {"fdspec", "paddle"} | set(sys.stdlib_module_names)
     wrong = [str(i) for i in imports if top(i.imported) not in allowed]

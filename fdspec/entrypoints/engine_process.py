@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import dataclasses
-import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from fdspec.config import EngineConfig
+from fdspec.utils.child_process import die_with_parent
 
 # Paddle's import complains of a compiler cache that is of no use here.
 _QUIET = ("-W", "ignore:No ccache found")
 ENGINE_COMMAND = (sys.executable, *_QUIET, "-m", "fdspec.engine.process")
-_PR_SET_PDEATHSIG = 1
 _TAIL_BYTES = 4096
 _CHUNK_BYTES = 65536
 _OUTPUT_GRACE_S = 1.0
@@ -54,7 +52,7 @@ class EngineProcess:
             stderr=asyncio.subprocess.STDOUT,
             # Ctrl-C goes to a terminal's whole group; the child is stopped by us, after draining.
             start_new_session=True,
-            preexec_fn=_die_with_parent(),
+            preexec_fn=die_with_parent(),
         )
         self._output = asyncio.create_task(self._pass_output(self._process.stdout))
         stdin = self._process.stdin
@@ -110,16 +108,3 @@ class EngineProcess:
 
 def _without_keys(config: EngineConfig) -> EngineConfig:
     return dataclasses.replace(config, server=dataclasses.replace(config.server, api_key=()))
-
-
-def _die_with_parent() -> Callable[[], None]:
-    """What the child runs before it becomes the engine: ask the kernel to end it with us."""
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    parent = os.getpid()
-
-    def ask() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return ask

@@ -1,0 +1,14 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- The topic now: waiting requests of each role, leased requests, frontends, dead letters, and for
+-- each living worker its card and how many requests it holds.
+sweep()
+local waiting, workers = {}, {}
+for _, role in ipairs(ROLES) do
+  waiting[#waiting + 1] = redis.call('ZCARD', key('q', role))
+  for _, worker in ipairs(redis.call('ZRANGE', key('workers', role), 0, -1)) do
+    workers[#workers + 1] = {redis.call('HGET', one('cards'), worker),
+      redis.call('SCARD', key('l', worker))}
+  end
+end
+return {waiting, redis.call('ZCARD', one('leases')), redis.call('ZCARD', one('frontends')),
+  redis.call('XLEN', one('dead')), workers}
