@@ -132,12 +132,48 @@ class SchedulerConfig:
     enable_chunked_prefill: bool = option(
         True, help="Spread long prompts over several steps, beside the sequences that decode."
     )
+    max_num_partial_prefills: int = option(
+        1,
+        minimum=1,
+        help="Prompts that share a step's tokens while each needs several steps; with 1 the first "
+        "one takes them all.",
+    )
+    max_long_partial_prefills: int = option(
+        1,
+        minimum=1,
+        help="How many of these may be long; shorter prompts then pass the long ones that wait.",
+    )
     long_prefill_token_threshold: int = option(
-        0, minimum=0, help="Most prompt tokens of one sequence in one step; 0 is no limit."
+        0,
+        minimum=0,
+        help="A prompt of more tokens than this is long. Default: 4 % of max_model_len.",
+    )
+    max_step_ms: float | None = option(
+        None,
+        minimum=0.1,
+        help="Milliseconds that a step should take at most while sequences decode: prompts get as "
+        "many tokens as fit into that time, by the measured times of earlier steps, and never "
+        "fewer than 16. Bounds the time between two tokens of a stream. Default: no limit.",
     )
 
     def __post_init__(self) -> None:
         check_numbers(self)
+        if self.max_long_partial_prefills > self.max_num_partial_prefills:
+            raise Contradiction(
+                ("max_long_partial_prefills", "max_num_partial_prefills"),
+                f"max_long_partial_prefills ({self.max_long_partial_prefills}) must not exceed "
+                f"max_num_partial_prefills ({self.max_num_partial_prefills}), which counts them",
+            )
+        if self.max_step_ms is not None and not self.enable_chunked_prefill:
+            raise Contradiction(
+                ("max_step_ms", "enable_chunked_prefill"),
+                f"max_step_ms ({self.max_step_ms:g}) needs enable_chunked_prefill: a prompt in one "
+                "piece takes as long as it takes",
+            )
+
+    def long_prompt_tokens(self, max_model_len: int) -> int:
+        """A prompt of more tokens is long, for sequences of at most max_model_len tokens."""
+        return self.long_prefill_token_threshold or max_model_len // 25
 
     def token_budget(self, max_model_len: int) -> int:
         """Most tokens in one step, for a model whose sequences have at most max_model_len tokens.

@@ -165,10 +165,6 @@ def _fastdeploy_engine_keys() -> dict[str, ForeignKey]:
         "kvcache_storage_backend": _warn(own_memory),
         "write_policy": _warn(own_memory, "write_through"),
         **_each("enable_prefix_caching enable_output_caching", _warn(_NO_PREFIX_CACHE, False)),
-        **_each(
-            "max_num_partial_prefills max_long_partial_prefills",
-            _warn("any number of prompts may share a step's tokens"),
-        ),
         "guided_decoding_backend": _warn(_STRUCTURED, "off"),
         "guided_decoding_disable_any_whitespace": _warn(_STRUCTURED, False),
         "enable_logprob": _warn("logprobs are always there for requests that ask", True),

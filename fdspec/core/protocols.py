@@ -77,6 +77,10 @@ class Scheduler(Protocol):
         """Turn verdicts into request state and events."""
         ...
 
+    def learn(self, plan: StepPlan, step_ms: float) -> None:
+        """Take the measured time of a step; it may change the size of chunks, never a token."""
+        ...
+
 
 class Proposer(Protocol):
     """Source of draft tokens. Wrong drafts cost time, never correctness."""

@@ -27,6 +27,7 @@ from fdspec.models import (
 )
 from fdspec.ops import isa, num_threads, set_num_threads
 from fdspec.scheduler.batch import BatchScheduler
+from fdspec.scheduler.prompt_rows import PrefillLimits
 from fdspec.scheduler.topic import EngineTopic, Ready
 from fdspec.spec_decode.registry import build_proposer
 from fdspec.spec_decode.verifier import SpeculativeVerifier
@@ -186,8 +187,13 @@ def _build_scheduler(
         max_num_batched_tokens=config.scheduler.token_budget(model.max_model_len),
         max_model_len=model.max_model_len,
         max_draft_rows=0 if speculative is None else speculative.num_speculative_tokens,
-        long_prefill_token_threshold=config.scheduler.long_prefill_token_threshold,
-        chunked_prefill=config.scheduler.enable_chunked_prefill,
+        prefill=PrefillLimits(
+            chunked=config.scheduler.enable_chunked_prefill,
+            max_partial=config.scheduler.max_num_partial_prefills,
+            max_long=config.scheduler.max_long_partial_prefills,
+            long_threshold=config.scheduler.long_prompt_tokens(model.max_model_len),
+            max_step_ms=config.scheduler.max_step_ms,
+        ),
         disable_drafts_at=None if speculative is None else speculative.disable_by_batch_size,
     )
 

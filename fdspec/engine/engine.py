@@ -20,7 +20,7 @@ MAX_COMMANDS_PER_STEP = 256
 
 
 class Engine:
-    """Poll, add, propose, plan, execute, verify, commit, observe, apply, forget, emit."""
+    """Poll, add, propose, plan, execute, verify, commit, observe, apply, learn, forget, emit."""
 
     def __init__(
         self,
@@ -52,6 +52,7 @@ class Engine:
         events: list[TokenEvent] = []
         for command in self.topic.poll(MAX_COMMANDS_PER_STEP, wait_s):
             events += self.scheduler.add(command)
+        started_s = time.perf_counter()
         drafts = self.proposer.propose(self.scheduler.draft_contexts())
         plan = self.scheduler.plan(drafts)
         if plan.sequences:
@@ -60,6 +61,7 @@ class Engine:
             self.runner.commit(plan, verdicts)
             self.proposer.observe(plan, output, verdicts)
             applied = self.scheduler.apply(plan, verdicts)
+            self.scheduler.learn(plan, 1000.0 * (time.perf_counter() - started_s))
             self.monitor.count(plan, applied)
             events += applied
         ended = [(event.request_id, event.choice) for event in events if event.finish is not None]

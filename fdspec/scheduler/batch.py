@@ -33,9 +33,12 @@ from fdspec.core import (
 from fdspec.core.protocols import BlockPool
 from fdspec.scheduler.admission import reason_to_refuse
 from fdspec.scheduler.draft_rows import DraftRows
+from fdspec.scheduler.prompt_rows import PrefillLimits, PromptRows
 from fdspec.scheduler.residents import Residents
 
 logger = logging.getLogger(__name__)
+
+_FIRST_COME = PrefillLimits()
 
 
 class BatchScheduler:
@@ -43,8 +46,8 @@ class BatchScheduler:
 
     * A request is admitted when blocks for all its known tokens are free, and takes them at once;
       nobody overtakes a request that waits for blocks.
-    * Every decoding sequence has one row in every step; prompts share what is left, in chunks;
-      drafts get fair shares, at most half of what prompts could use.
+    * Every decoding sequence has one row in every step; prompts share what is left, in chunks
+      (`PromptRows`); drafts get fair shares, at most half of what prompts could use (`DraftRows`).
     * When a decoding sequence needs a block and none is free, the request that comes last gives
       all of its blocks back and is computed again later, with prompt and output as its tokens. The
       first one always makes progress, so that every request ends.
@@ -60,8 +63,7 @@ class BatchScheduler:
         max_num_batched_tokens: int,
         max_model_len: int,
         max_draft_rows: int = 64,
-        long_prefill_token_threshold: int = 0,
-        chunked_prefill: bool = True,
+        prefill: PrefillLimits = _FIRST_COME,
         disable_drafts_at: int | None = None,
     ) -> None:
         """Start empty.
@@ -73,9 +75,8 @@ class BatchScheduler:
             max_num_batched_tokens: most rows in a step, at least max_num_seqs.
             max_model_len: most tokens of a sequence, prompt and output together.
             max_draft_rows: most draft rows of a sequence in a step.
-            long_prefill_token_threshold: most prompt rows of a sequence in a step; 0 is no limit.
-            chunked_prefill: False computes each prompt in one step, which must be able to hold it:
-                max_num_batched_tokens is then at least max_model_len.
+            prefill: what prompts may take of a step; if they are not chunked, a step must be able
+                to hold the longest: max_num_batched_tokens is then at least max_model_len.
             disable_drafts_at: no drafts while at least so many sequences run; None is no limit.
 
         Raises:
@@ -87,14 +88,13 @@ class BatchScheduler:
                 f"({max_num_seqs}), and that at least 1, so that every running sequence has a row "
                 "in every step"
             )
-        assert chunked_prefill or max_num_batched_tokens >= max_model_len
+        assert prefill.chunked or max_num_batched_tokens >= max_model_len
         self._pool = pool
         self._residents = Residents(pool, max_num_seqs)
         self._vocab_size = vocab_size
         self._max_num_batched_tokens = max_num_batched_tokens
         self._max_model_len = max_model_len
-        self._max_chunk = long_prefill_token_threshold or max_num_batched_tokens
-        self._chunked_prefill = chunked_prefill
+        self._prompt_rows = PromptRows(self._residents, prefill)
         self._draft_rows = DraftRows(
             self._residents,
             vocab_size=vocab_size,
@@ -171,7 +171,10 @@ class BatchScheduler:
         rows = self._plan_decoding()
         wanted = self._draft_rows.usable(drafts, rows)
         left = self._max_num_batched_tokens - len(rows)
-        left -= self._plan_prompts(rows, left - self._kept_for_drafts(wanted, left))
+        budget = self._prompt_rows.budget(left, rows, sum(map(len, wanted.values())))
+        for request, count in self._prompt_rows.plan(budget):
+            rows[request.sequence_id] = count
+            left -= count
         granted = self._draft_rows.grant(wanted, left, self._step)
         sequences = [
             self._sequence_plan(request, num_rows, granted.get(request.sequence_id))
@@ -208,6 +211,10 @@ class BatchScheduler:
                 request.num_computed = len(sequence.history)
         return events
 
+    def learn(self, plan: StepPlan, step_ms: float) -> None:
+        """Take the measured time of a step; it bounds later chunks of prompts, nothing else."""
+        self._prompt_rows.learn(plan, step_ms)
+
     def _abort(self, request: Request) -> TokenEvent:
         self._prompt_logprobs.pop(request.sequence_id, None)
         self._residents.leave(request)
@@ -227,38 +234,6 @@ class BatchScheduler:
             ):
                 rows[request.sequence_id] = 1
         return rows
-
-    def _plan_prompts(self, rows: dict[SequenceId, int], budget: int) -> int:
-        """Rows for running prompts, then for newly admitted ones; returns how many."""
-        left = budget
-        for request in self._residents.running:
-            if not request.is_decoding:
-                count = self._plan_prompt(request, rows, left)
-                if count == 0:
-                    return budget - left
-                left -= count
-        for request in self._residents.admit() if left > 0 else ():
-            count = self._plan_prompt(request, rows, left)
-            left -= count
-            if left == 0 or count == 0:
-                break
-        return budget - left
-
-    def _plan_prompt(self, request: Request, rows: dict[SequenceId, int], left: int) -> int:
-        count = request.tokens.length - request.num_computed
-        if self._chunked_prefill:
-            count = min(count, left, self._max_chunk)
-        elif count > left:
-            count = 0
-        if count > 0:
-            rows[request.sequence_id] = count
-        return count
-
-    def _kept_for_drafts(self, wanted: dict[SequenceId, Draft], left: int) -> int:
-        """Rows that prompts must leave to drafts. A prompt in one piece may need every row."""
-        if not self._chunked_prefill:
-            return 0
-        return min(sum(map(len, wanted.values())), left // 2)
 
     def _sequence_plan(self, request: Request, num_rows: int, draft: Draft | None) -> SequencePlan:
         tokens = request.tokens

@@ -16,6 +16,7 @@ THROUGH = {
     "served_model_name": "served_names",
     "max_num_batched_tokens": "token_budget",
     "enable_chunked_prefill": "token_budget",
+    "long_prefill_token_threshold": "long_prompt_tokens",
     "benchmark_mode": "accept_policy",
 }
 # Only one value is allowed, and it says what is done anyway.

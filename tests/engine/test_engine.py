@@ -53,7 +53,7 @@ def test_stages_come_in_order():
     engine.step()
     assert calls == [
         *("has_work", "poll", "add", "draft_contexts", "propose", "plan", "execute", "verify"),
-        *("commit", "observe", "apply", "forget", "forget", "emit"),
+        *("commit", "observe", "apply", "learn", "forget", "forget", "emit"),
     ]
     calls.clear()
     engine.scheduler.inner.add(Abort("a"))

@@ -18,6 +18,7 @@ from fdspec.core import (
 )
 from fdspec.kv.block_pool import BlockPool
 from fdspec.scheduler.batch import BatchScheduler
+from fdspec.scheduler.prompt_rows import PrefillLimits
 
 PARAMS = SamplingParams(max_tokens=8, seed=0)
 
@@ -113,16 +114,10 @@ def test_a_chunk_knows_the_token_that_follows():
     assert plan.sequences[0].history.tolist() == list(range(1, 9))
 
 
-def test_the_long_prompt_limit_leaves_room_for_others():
-    scheduler, _ = make(max_num_batched_tokens=16, long_prefill_token_threshold=4)
-    scheduler.add(submit("a", 30))
-    scheduler.add(submit("b", 4))
-    plan, _ = step(scheduler)
-    assert rows(plan) == {"a": (4, 0), "b": (4, 0)}
-
-
 def test_unchunked_prompts_wait_until_they_fit_whole():
-    scheduler, _ = make(max_num_batched_tokens=8, max_model_len=8, chunked_prefill=False)
+    scheduler, _ = make(
+        max_num_batched_tokens=8, max_model_len=8, prefill=PrefillLimits(chunked=False)
+    )
     for name, num_prompt in (("a", 5), ("b", 5), ("c", 1)):
         scheduler.add(submit(name, num_prompt, max_tokens=2))
     plan, _ = step(scheduler)

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from fdspec.core import Abort, Draft, FinishReason, SamplingParams, Submit, Verdict
 from fdspec.kv.block_pool import BlockPool
 from fdspec.scheduler.batch import BatchScheduler
+from fdspec.scheduler.prompt_rows import PrefillLimits
 
 MAX_MODEL_LEN = 40
 
@@ -26,9 +27,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_blocks=st.integers(10, 25),
         max_num_seqs=st.integers(1, 5),
         budget=st.integers(5, 30),
-        threshold=st.sampled_from([0, 3]),
+        prefill=st.builds(
+            PrefillLimits,
+            max_partial=st.integers(1, 3),
+            max_long=st.integers(1, 2),
+            long_threshold=st.sampled_from([0, 3, 12]),
+            max_step_ms=st.sampled_from([None, 0.1, 20.0]),
+        ),
     )
-    def build(self, num_blocks, max_num_seqs, budget, threshold):
+    def build(self, num_blocks, max_num_seqs, budget, prefill):
         self.pool = BlockPool(num_blocks, 4)
         self.scheduler = BatchScheduler(
             self.pool,
@@ -36,7 +43,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=budget,
             max_model_len=MAX_MODEL_LEN,
-            long_prefill_token_threshold=threshold,
+            prefill=prefill,
         )
         self.budget = budget
 
@@ -92,6 +99,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert sequence.num_committed_rows >= 1
             assert len(sequence.block_ids) == -(-(sequence.start + sequence.num_rows) // 4)
         verdicts = [self.verdict(s, draw) for s in plan.sequences if s.samples]
+        self.scheduler.learn(plan, draw(st.floats(0.01, 1e4)))
         for event in self.scheduler.apply(plan, verdicts):
             key = (event.request_id, event.choice)
             assert event.index == len(self.outputs[key])
