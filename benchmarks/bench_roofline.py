@@ -3,9 +3,9 @@
 
 For each weight format it times steps of 1 .. 256 rows, as one sequence with drafts and as many
 sequences, beside the least time that the machine allows: reading the weights once, or multiplying
-them with all rows. It fits the two constants of the rule that chooses draft lengths, in
+them with all rows. It fits the two costs by which draft lengths are chosen, in
 
-    T(B, D) = T(1, 0) * (1 + sequence_cost * (B - 1) + row_cost * D)
+    T(B, D) = T(1, 0) * (1 + sequence * (B - 1) + row * D)
 
 for B sequences with D draft rows in all.
 
@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from tqdm import tqdm
 
 from benchmarks.arguments import count, isa
@@ -38,7 +37,7 @@ from benchmarks.report import (
 )
 from fdspec import ops
 from fdspec.ops import probe
-from fdspec.spec_decode import adaptive
+from fdspec.spec_decode.step_costs import StepCosts
 
 MODEL = "models/SmolLM2-135M-Instruct.Q4_1.gguf"
 AS_STORED = "as-stored"
@@ -105,23 +104,6 @@ def measure(
     return times, limits
 
 
-def fit_costs(times: dict[Shape, float]) -> tuple[float, float]:
-    """sequence_cost and row_cost by least squares of relative errors.
-
-    Args:
-        times: seconds by (sequences, draft rows of each); must have (1, 0).
-    """
-    base = times[1, 0]
-    shapes = [shape for shape in FIT_SHAPES if shape in times and shape != (1, 0)]
-    relative = np.array([times[shape] / base for shape in shapes])
-    costs = np.array([[b - 1, b * d] for b, d in shapes], dtype=np.float64)
-    # Dividing by the time itself weighs long and short steps alike.
-    (sequence_cost, row_cost), *_ = np.linalg.lstsq(
-        costs / relative[:, None], (relative - 1) / relative, rcond=None
-    )
-    return float(sequence_cost), float(row_cost)
-
-
 def summarise(
     runner: OfflineRunner,
     times: dict[Shape, list[float]],
@@ -146,7 +128,9 @@ def summarise(
         }
 
     by_round = [{shape: own[i] for shape, own in times.items()} for i in range(len(limits))]
-    fits = [fit_costs(seconds) for seconds in by_round]
+    fits = [
+        StepCosts.fitted({shape: seconds[shape] for shape in FIT_SHAPES}) for seconds in by_round
+    ]
     return {
         "weight_bytes": runner.weight_bytes,
         "one_sequence": {count: figures(count, times[1, count - 1]) for count in rows},
@@ -155,8 +139,8 @@ def summarise(
             count: Spread.of(1000 * least_s(count, limit) for limit in limits) for count in rows
         },
         "six_rows_to_one": figures(6, times[1, 5])["ratio_to_one_row"],
-        "sequence_cost": Spread.of(sequence for sequence, _ in fits),
-        "row_cost": Spread.of(row for _, row in fits),
+        "sequence_cost": Spread.of(costs.sequence for costs in fits),
+        "row_cost": Spread.of(costs.row for costs in fits),
     }
 
 
@@ -182,10 +166,7 @@ def print_report(report: dict[str, Any]) -> None:
         if 6 in result["one_sequence"]:
             print(f"T(6 rows) / T(1 row)      {result['six_rows_to_one'].short()}")
         for constant in ("row_cost", "sequence_cost"):
-            print(
-                f"fitted {constant:18s} {result[constant].short()}, "
-                f"in use: {report['in_use'][constant]}"
-            )
+            print(f"fitted {constant:18s} {result[constant].short()}")
 
 
 def plot(report: dict[str, Any], path: Path) -> None:
@@ -242,10 +223,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "context": options.context,
         "num_threads": ops.num_threads(),
         "isa": ops.isa(),
-        "in_use": {
-            "row_cost": getattr(adaptive, "ROW_COST", None),
-            "sequence_cost": getattr(adaptive, "SEQUENCE_COST", None),
-        },
         "formats": formats,
     }
     print_report(report)

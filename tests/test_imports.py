@@ -38,7 +38,15 @@ ALLOWED = {
     "training": {"core", "config", "models", "ops", "utils"},
     "engine": {
         *("core", "config", "tokenizer", "ops", "layers", "models", "kv", "spec_decode"),
-        *("scheduler.broker", "scheduler.topic", "scheduler", "worker", "transfer", "utils", "version"),
+        *(
+            "scheduler.broker",
+            "scheduler.topic",
+            "scheduler",
+            "worker",
+            "transfer",
+            "utils",
+            "version",
+        ),
     },
     "entrypoints": {
         *("engine.build", "scheduler.broker", "scheduler.topic", "tokenizer", "config", "core"),

@@ -62,7 +62,7 @@ class SpeculativeConfig:
     adaptive_draft_length: bool = option(
         True,
         help="Shorten a sequence's drafts, down to none, while they keep missing, and lengthen "
-        "them again once they would have been right.",
+        "them again once they would have been right. What a row costs is measured at start.",
     )
     disable_by_batch_size: int | None = option(
         None, minimum=1, help="Draft nothing while at least this many sequences are running."

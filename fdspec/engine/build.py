@@ -17,6 +17,7 @@ from fdspec.core import ConfigError
 from fdspec.engine.engine import Engine
 from fdspec.engine.memory import PoolSize, choose_pool_size, machine_memory_bytes
 from fdspec.engine.stats import EngineMonitor
+from fdspec.engine.warm_up import measure_step_costs
 from fdspec.kv.block_pool import BlockPool
 from fdspec.models import (
     ModelOptions,
@@ -30,6 +31,7 @@ from fdspec.scheduler.batch import BatchScheduler
 from fdspec.scheduler.prompt_rows import PrefillLimits
 from fdspec.scheduler.topic import EngineTopic, Ready
 from fdspec.spec_decode.registry import build_proposer
+from fdspec.spec_decode.step_costs import TYPICAL_COSTS, StepCosts
 from fdspec.spec_decode.verifier import SpeculativeVerifier
 from fdspec.tokenizer import TokenTable, load_token_table
 from fdspec.utils.gguf_header import forget_gguf_headers
@@ -37,6 +39,7 @@ from fdspec.utils.logging import get_logger
 
 if TYPE_CHECKING:
     from fdspec.models.decoder import LlamaFamilyModel
+    from fdspec.worker.model_runner import ModelRunner
 
 logger = get_logger(__name__)
 
@@ -151,12 +154,27 @@ def _assemble(
     engine = Engine(
         topic,
         scheduler,
-        build_proposer(config.speculative),
+        build_proposer(config.speculative, _step_costs(config, runner, size)),
         runner=runner,
         verifier=_build_verifier(config, tokens, model),
         monitor=EngineMonitor(scheduler, pool),
     )
     return BuiltEngine(engine, _describe(config, size, model), runner.close)
+
+
+def _step_costs(config: EngineConfig, runner: ModelRunner, size: PoolSize) -> StepCosts:
+    """Measured if something depends on them: it takes as long as some dozens of steps."""
+    speculative = config.speculative
+    if speculative is None or not speculative.adaptive_draft_length:
+        return TYPICAL_COSTS
+    costs = measure_step_costs(runner, num_blocks=size.num_blocks, block_size=size.block_size)
+    logger.info(
+        "a draft row costs %.0f %% of a step, a sequence %.0f %%: drafts that are accepted less "
+        "often do not pay",
+        100 * costs.row,
+        100 * costs.sequence,
+    )
+    return costs
 
 
 def _pool_size(config: EngineConfig, model: LlamaFamilyModel) -> PoolSize:

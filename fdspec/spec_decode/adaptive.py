@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """AdaptiveProposer: gives each sequence the draft length that pays, down to none.
 
-Wraps a proposer that needs no model. Its decisions depend on past verdicts and on the number of
-drafting sequences only, never on a clock, so that replicas which see the same events agree. They
-change how fast tokens come, never which.
+Wraps a proposer that needs no model. Its decisions depend on past verdicts, on the number of
+drafting sequences and on costs that were measured before, never on a clock. They change how fast
+tokens come, never which.
 """
 
 from __future__ import annotations
@@ -22,12 +22,7 @@ from fdspec.core import (
 )
 from fdspec.core.protocols import Proposer
 from fdspec.spec_decode.draft_tree import depths
-
-SEQUENCE_COST = 0.17
-ROW_COST = 0.12
-"""What one more sequence, and one more draft row, add to a decode step, as a share of a step with
-one sequence and no draft. Fitted by benchmarks/bench_roofline.py to a 135M model with 4-bit weights
-on two AVX-512 cores, whose fits lay between 9 and 14 % a row and 14 and 21 % a sequence."""
+from fdspec.spec_decode.step_costs import TYPICAL_COSTS, StepCosts
 
 INITIAL_ACCEPTANCE = 0.5
 
@@ -89,7 +84,7 @@ class AdaptiveProposer:
 
         alpha^k > threshold = c * B / (1 - s + s * B)
 
-    with B drafting sequences, c = row_cost and s = SEQUENCE_COST: a step of B sequences takes
+    with B drafting sequences, c = costs.row and s = costs.sequence: a step of B sequences takes
     1 - s + s * B times as long as one of a single sequence and yields B tokens.
 
     A sequence for which not even one token pays falls silent. It then drafts in the shadow: what
@@ -97,16 +92,15 @@ class AdaptiveProposer:
     look-up and no row. So it notices by itself when drafting pays again, without probing.
     """
 
-    def __init__(self, inner: Proposer, *, row_cost: float = ROW_COST) -> None:
+    def __init__(self, inner: Proposer, costs: StepCosts = TYPICAL_COSTS) -> None:
         """Wrap a proposer.
 
         Args:
             inner: a proposer whose drafts are a function of the context alone.
-            row_cost: see ROW_COST; between 0 and 1.
+            costs: of steps on this machine, with this model.
         """
-        assert 0.0 < row_cost < 1.0, row_cost
         self._inner = inner
-        self._row_cost = row_cost
+        self._costs = costs
         self._states: dict[SequenceId, _State] = {}
 
     def propose(self, contexts: Sequence[DraftContext]) -> list[Draft]:
@@ -156,7 +150,7 @@ class AdaptiveProposer:
 
     def _threshold(self, num_sequences: int) -> float:
         count = max(num_sequences, 1)
-        return self._row_cost * count / (1.0 - SEQUENCE_COST + SEQUENCE_COST * count)
+        return self._costs.row * count / (1.0 + self._costs.sequence * (count - 1))
 
     def _learn_from_shadow(
         self,

@@ -9,6 +9,7 @@ import pytest
 from fdspec.core import Draft, DraftContext, ModelOutput, Verdict
 from fdspec.spec_decode.adaptive import AdaptiveProposer
 from fdspec.spec_decode.ngram import NgramProposer
+from fdspec.spec_decode.step_costs import StepCosts
 from tests.fakes.drafters import Drafter
 from tests.spec_decode.plans import KEY, decoding, step_of
 
@@ -31,7 +32,7 @@ class Game:
 
     def __init__(self, *, length=5, row_cost=0.15, batch=1):
         self.is_right = True
-        self.proposer = AdaptiveProposer(Guesser(self.guess), row_cost=row_cost)
+        self.proposer = AdaptiveProposer(Guesser(self.guess), StepCosts(0.17, row_cost))
         self.length = length
         self.batch = batch
         self.output = [1]
