@@ -111,7 +111,10 @@ class FakeEngine:
                 self.submitted.append(command)
                 for choice in range(command.params.n):
                     tokens = self.script.reply(command, choice)
-                    self._sequences[command.request_id, choice] = _Sequence(command, choice, tokens)
+                    emitted = command.emitted[choice] if command.emitted else ()
+                    if emitted is not None:
+                        sequence = _Sequence(command, choice, tokens, list(emitted))
+                        self._sequences[command.request_id, choice] = sequence
         if self._sequences and self.script.step_s:
             time.sleep(self.script.step_s)
         for key, sequence in list(self._sequences.items()):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Broker: the contract of a scheduler topic, seven verbs and the reading of results.
 
-`tests/scheduler/broker/test_conformance.py` is its specification; every back end passes it.
+`tests/scheduler/topic_conformance` are its specification; every back end passes them.
 """
 
 from __future__ import annotations

@@ -81,6 +81,7 @@ class TopicClient(ABC):
         ready: what the engine said when it came up; None before.
         stats: the engine's latest statistics.
         death: why the engine is gone; None while it lives.
+        trouble: why requests cannot get through now, though they may later; None if they can.
         on_stats: called with each EngineStats; replace it to watch.
         on_death: called once with the reason when the engine is gone; replace it to watch.
     """
@@ -89,6 +90,7 @@ class TopicClient(ABC):
         self.ready: Ready | None = None
         self.stats = EngineStats()
         self.death: str | None = None
+        self.trouble: str | None = None
         self.on_stats: Callable[[EngineStats], None] = lambda _: None
         self.on_death: Callable[[str], None] = lambda _: None
         self._streams: dict[str, EventStream] = {}
