@@ -30,7 +30,7 @@ ALLOWED = {
     "models": {"layers", "ops", "config", "core", "utils", "version"},
     "kv": {"core", "utils"},
     "spec_decode": {"core", "config", "ops", "models", "utils"},
-    "scheduler.broker": {"core", "utils"},
+    "scheduler.broker": {"core", "config", "utils"},
     "scheduler.topic": {"core", "utils", "scheduler.broker"},
     "scheduler": {"core", "config", "kv", "scheduler.topic", "utils"},
     "worker": {"core", "config", "models", "layers", "ops", "kv", "utils"},

@@ -21,6 +21,7 @@ from fdspec.config.loader import (
     load_config_or_exit,
 )
 from fdspec.config.speculative import SpeculativeConfig
+from fdspec.config.topic import TopicConfig
 
 __all__ = [
     "CacheConfig",
@@ -32,6 +33,7 @@ __all__ = [
     "SchedulerConfig",
     "ServerConfig",
     "SpeculativeConfig",
+    "TopicConfig",
     "config_from_options",
     "load_config",
     "load_config_or_exit",

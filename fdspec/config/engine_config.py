@@ -14,6 +14,7 @@ from typing import Literal
 from fdspec.config.checks import Contradiction, check_numbers
 from fdspec.config.options import option
 from fdspec.config.speculative import SpeculativeConfig
+from fdspec.config.topic import TopicConfig
 
 DEFAULT_TOKEN_BUDGET = 512
 QUANTIZATIONS = "none, bfloat16, wint8, wint4, wint8_a16, wint4_a16"
@@ -273,6 +274,7 @@ class EngineConfig:
         default_factory=GraphOptimizationConfig
     )
     device: DeviceConfig = dataclasses.field(default_factory=DeviceConfig)
+    topic: TopicConfig = dataclasses.field(default_factory=TopicConfig)
     server: ServerConfig = dataclasses.field(default_factory=ServerConfig)
 
     def __post_init__(self) -> None:

@@ -93,21 +93,17 @@ def _fastdeploy_server_keys() -> dict[str, ForeignKey]:
 
 
 def _fastdeploy_split_keys() -> dict[str, ForeignKey]:
-    """Shared queues, and prefill and decode in servers of their own."""
-    no_queue = "there is no shared request queue; requests come over this server's HTTP port"
+    """Queues of several servers, and prefill and decode in servers of their own."""
+    own_queue = "the topic's broker does this by itself"
     return {
         "router": _warn("the server does not register with a router"),
-        "scheduler_name": _refuse(no_queue, "local"),
-        "scheduler_max_size": _warn("max_concurrency limits the requests in the server", -1),
         **_each(
-            "scheduler_host scheduler_port scheduler_db scheduler_password scheduler_topic "
-            "scheduler_ttl scheduler_min_load_score scheduler_load_shards_num "
-            "scheduler_sync_period scheduler_expire_period scheduler_release_load_expire_period "
+            "scheduler_min_load_score scheduler_load_shards_num scheduler_sync_period "
+            "scheduler_expire_period scheduler_release_load_expire_period "
             "scheduler_reader_parallel scheduler_writer_parallel scheduler_reader_batch_size "
             "scheduler_writer_batch_size",
-            _warn(no_queue),
+            _warn(own_queue),
         ),
-        "splitwise_role": _refuse(_ONE_ENGINE, "mixed"),
         **_each(
             "cache_transfer_protocol pd_comm_port rdma_comm_ports innode_prefill_ports "
             "cache_queue_port",

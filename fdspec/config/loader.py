@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Merge defaults, environment, YAML file and command line into one EngineConfig.
 
-Command line > YAML > FD_API_KEY > default. Every error says where the value was written. Called by
-the entry points.
+Command line > YAML > environment > default. Every error says where the value was written. Called
+by the entry points.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from fdspec.version import __version__
 
 DEFAULT = "default"
 DERIVED = "derived"
+_VARIABLES = {"FD_API_KEY": "api_key", "FD_SCHEDULER_PASSWORD": "scheduler_password"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +110,11 @@ def load_config_or_exit(argv: Sequence[str], program: str) -> LoadedConfig:
 
 
 def _environment() -> list[Setting]:
-    keys = os.environ.get("FD_API_KEY", "")
-    origin = "environment FD_API_KEY"
-    return [Setting(("api_key",), keys, origin, "FD_API_KEY", is_text=True)] if keys else []
+    return [
+        Setting((key,), text, f"environment {name}", name, is_text=True)
+        for name, key in _VARIABLES.items()
+        if (text := os.environ.get(name, ""))
+    ]
 
 
 def _assemble(layers: Sequence[Sequence[Setting]]) -> LoadedConfig:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from fdspec.config.engine_config import EngineConfig
+from fdspec.config.options import options_of
+from fdspec.config.topic import TopicConfig
 
 
 def notices(config: EngineConfig) -> list[str]:
@@ -20,4 +22,19 @@ def notices(config: EngineConfig) -> list[str]:
             "speculative_config.accept_policy: accept_all keeps wrong drafts: the output is not "
             "the model's; for debugging only"
         )
+    unused = _unused_topic_keys(config.topic)
+    if unused:
+        lines.append(
+            f"{', '.join(unused)}: no effect with scheduler_name: local, which has no broker; "
+            "scheduler_name: global shares a topic"
+        )
     return lines
+
+
+def _unused_topic_keys(topic: TopicConfig) -> list[str]:
+    """Keys of a shared topic that somebody has set although there is none."""
+    if topic.is_shared:
+        return []
+    default = TopicConfig()
+    names = [option.path[-1] for option in options_of(TopicConfig)]
+    return [name for name in names if getattr(topic, name) != getattr(default, name)]

@@ -31,7 +31,7 @@ def option(
         help: one or two sentences for `--help`; units included.
         minimum: smallest number allowed.
         maximum: largest number allowed.
-        secret: never shown by --print-config.
+        secret: never shown by --print-config, nor by repr.
         separator: a single text is split here (keys that hold several texts).
     """
     metadata = {
@@ -41,7 +41,7 @@ def option(
         "secret": secret,
         "separator": separator,
     }
-    return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata, repr=not secret)
 
 
 @dataclass(frozen=True, slots=True)

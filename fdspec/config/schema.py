@@ -16,6 +16,7 @@ from fdspec.config.engine_config import (
 )
 from fdspec.config.options import Option, options_of
 from fdspec.config.speculative import SpeculativeConfig
+from fdspec.config.topic import TopicConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ def sections() -> tuple[Section, ...]:
             example='{"use_step_program": false}',
         ),
         _section("device", DeviceConfig, "Device"),
+        _section("topic", TopicConfig, "Scheduler topic"),
         _section("server", ServerConfig, "Server"),
     )
 

@@ -11,14 +11,15 @@ import argparse
 import gc
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from fdspec.config import EngineConfig
 from fdspec.core import FdspecError
 from fdspec.engine.build import build_engine
-from fdspec.scheduler.topic import EngineTopic, Fatal, LocalEngineTopic
+from fdspec.engine.joining import Drain, join_topic
+from fdspec.scheduler.topic import BrokerEngineTopic, EngineTopic, Fatal
 from fdspec.utils.logging import configure_logging, get_logger
 
 # Run as a program, this module is __main__, which is outside our loggers.
@@ -54,6 +55,8 @@ def run_engine(config: EngineConfig, topic: EngineTopic, should_stop: _Stop) -> 
     """
     try:
         built = build_engine(config, topic)
+        if isinstance(topic, BrokerEngineTopic):
+            topic.check_model(built.ready)
     except FdspecError as error:
         # The user's mistake: the message says what to do, a traceback would hide it.
         topic.publish(Fatal(str(error)))
@@ -68,8 +71,11 @@ def run_engine(config: EngineConfig, topic: EngineTopic, should_stop: _Stop) -> 
     gc.collect()
     gc.freeze()
     topic.publish(built.ready)
+    may_end: Callable[[], bool] = should_stop
+    if isinstance(topic, BrokerEngineTopic):
+        may_end = Drain(topic, should_stop, config.server.timeout_graceful_shutdown)
     try:
-        built.engine.run(should_stop)
+        built.engine.run(may_end)
     except Exception:
         logger.exception("the engine failed")
         return 1
@@ -84,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     configure_logging("engine")
     should_stop = _Stop()
     config = msgspec.json.decode(sys.stdin.buffer.read(), type=EngineConfig)
-    topic = LocalEngineTopic(options.endpoint)
+    topic = join_topic(config, options.endpoint)
     try:
         return run_engine(config, topic, should_stop)
     finally:

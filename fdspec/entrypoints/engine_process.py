@@ -79,14 +79,19 @@ class EngineProcess:
         """The last lines that the child wrote. Does not modify."""
         return self._tail.decode("utf-8", errors="replace").splitlines()[-count:]
 
+    def ask_to_end(self) -> None:
+        """Send SIGTERM, without waiting for what follows. Idempotent."""
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGTERM)
+
     async def stop(self, timeout_s: float = 5.0) -> None:
         """End the child: SIGTERM, and SIGKILL if it takes longer than timeout_s. Idempotent."""
         process = self._process
         if process is None:
             return
         if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGTERM)
+            self.ask_to_end()
             try:
                 await asyncio.wait_for(process.wait(), timeout_s)
             except TimeoutError:

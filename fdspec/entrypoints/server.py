@@ -12,26 +12,25 @@ import contextlib
 import gc
 import socket
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fdspec.config import EngineConfig
-from fdspec.core import CheckpointError, ConfigError, EngineDead
+from fdspec.core import EngineDead, FdspecError
 from fdspec.entrypoints.engine_process import ENGINE_COMMAND, EngineProcess
+from fdspec.entrypoints.frontend_server import serve_frontend
 from fdspec.entrypoints.listener import bind_listener
+from fdspec.entrypoints.local_model import load_server_tokenizer, with_local_model
+from fdspec.entrypoints.own_broker import with_broker
+from fdspec.entrypoints.shared_topic import check_broker, follow_engine, join_topic
 from fdspec.entrypoints.stopping import Signals, StopRequested, in_daemon_thread, unless_stopped
-from fdspec.entrypoints.template_file import read_chat_template
 from fdspec.scheduler.topic import LocalTopicClient, TopicClient
-from fdspec.utils.gguf_header import forget_gguf_headers
 from fdspec.utils.logging import get_logger
-
-if TYPE_CHECKING:
-    from fdspec.tokenizer import Tokenizer
 
 logger = get_logger(__name__)
 
 _FAILED = 1
 _ENGINE_END_S = 5.0
+# On a shared topic, the engine gives back what it holds.
+_GIVE_BACK_S = 5.0
 
 
 class _StartFailed(Exception):
@@ -52,44 +51,59 @@ async def serve(config: EngineConfig, engine_command: Sequence[str] = ENGINE_COM
             place = f"{config.server.host}:{config.server.port}"
             logger.error("cannot listen on %s: %s", place, error.strerror)
             return _FAILED
-        client = LocalTopicClient()
-        stack.callback(client.close)
         engine = EngineProcess(engine_command)
+        end_s = _ENGINE_END_S
         try:
-            return await _serve_with_engine(config, engine, client, listener, signals)
+            config = stack.enter_context(with_broker(config))
+            if config.topic.is_shared:
+                end_s += config.server.timeout_graceful_shutdown + _GIVE_BACK_S
+                check = in_daemon_thread(lambda: check_broker(config.topic))
+                await unless_stopped(check, signals.stop)
+            if config.topic.splitwise_role == "frontend":
+                return await serve_frontend(config, listener, signals)
+            link = LocalTopicClient()
+            stack.callback(link.close)
+            return await _serve_with_engine(config, engine, link, listener, signals)
         except StopRequested:
             return 0
-        except (_StartFailed, CheckpointError, ConfigError) as error:
+        except (_StartFailed, FdspecError) as error:
             logger.error("the server could not start: %s", error)
             return _FAILED
         finally:
-            await engine.stop()
+            await engine.stop(end_s)
 
 
 async def _serve_with_engine(
     config: EngineConfig,
     engine: EngineProcess,
-    client: LocalTopicClient,
+    link: LocalTopicClient,
     listener: socket.socket,
     signals: Signals,
 ) -> int:
     stop = signals.stop
-    config = await unless_stopped(in_daemon_thread(lambda: _with_local_model(config)), stop)
-    await engine.start(config, client.endpoint)
-    watcher = asyncio.create_task(_watch(engine, client))
+    config = await unless_stopped(in_daemon_thread(lambda: with_local_model(config)), stop)
+    await engine.start(config, link.endpoint)
+    watcher = asyncio.create_task(_watch(engine, link, signals, config.topic.is_shared))
+    client: TopicClient = link
     try:
-        tokenizer = await unless_stopped(in_daemon_thread(lambda: _load_tokenizer(config)), stop)
+        load = in_daemon_thread(lambda: load_server_tokenizer(config))
+        tokenizer = await unless_stopped(load, stop)
         # Imported while the engine starts, which takes longer.
         from fdspec.entrypoints.http_server import build_http_server
 
-        await _wait_ready(config, client, stop)
+        await _wait_ready(config, link, stop)
+        if config.topic.is_shared:
+            client = join_topic(config.topic)
+            follow_engine(client, link)
         http = build_http_server(config, client, tokenizer, listener)
         # What exists now stays: the collector need not look at it again while requests run.
         gc.collect()
         gc.freeze()
         await http.run(signals)
     finally:
-        is_dead = client.death is not None
+        is_dead = link.death is not None
+        if client is not link:
+            await asyncio.to_thread(client.close)
         if is_dead and not stop.is_set():
             # Its last words are worth waiting for, but not for ever.
             await asyncio.wait((watcher,), timeout=_ENGINE_END_S)
@@ -97,15 +111,28 @@ async def _serve_with_engine(
     if not is_dead:
         logger.info("stopped")
         return 0
-    logger.error("the engine has ended, so the server ends: %s", client.death)
+    logger.error("the engine has ended, so the server ends: %s", link.death)
     for line in engine.last_lines():
         logger.error("engine: %s", line)
     return _FAILED
 
 
-async def _watch(engine: EngineProcess, client: TopicClient) -> None:
-    """Tell the client when the engine process has ended."""
-    reason = await engine.wait()
+async def _watch(
+    engine: EngineProcess, client: TopicClient, signals: Signals, is_shared: bool
+) -> None:
+    """Tell the client when the engine process has ended, unless it was to end.
+
+    On a shared topic the engine drains while the server does: others go on with what it holds.
+    """
+    ending = asyncio.ensure_future(engine.wait())
+    if is_shared:
+        stopping = asyncio.ensure_future(signals.stop.wait())
+        await asyncio.wait((ending, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if signals.stop.is_set():
+            engine.ask_to_end()
+            return
+    reason = await ending
     # A last message of the engine says more than its exit status, and may still be on its way.
     await asyncio.sleep(0.1)
     client.engine_died(reason)
@@ -130,23 +157,3 @@ async def _wait_ready(config: EngineConfig, client: TopicClient, stop: asyncio.E
         if ready.speculative_method
         else "off",
     )
-
-
-def _with_local_model(config: EngineConfig) -> EngineConfig:
-    """The configuration with hub ids replaced by paths, after a download."""
-    names = [config.model.model, config.model.tokenizer or config.model.model]
-    if all(Path(name).expanduser().exists() for name in names):
-        return config
-    # A local model, the usual case, does not need the engine's modules here.
-    from fdspec.engine.build import with_local_model
-
-    return with_local_model(config)
-
-
-def _load_tokenizer(config: EngineConfig) -> Tokenizer:
-    from fdspec.tokenizer import load_tokenizer
-
-    path = Path(config.model.tokenizer or config.model.model).expanduser()
-    tokenizer = load_tokenizer(path, read_chat_template(config.model.chat_template))
-    forget_gguf_headers()
-    return tokenizer

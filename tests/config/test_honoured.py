@@ -18,6 +18,14 @@ THROUGH = {
     "enable_chunked_prefill": "token_budget",
     "long_prefill_token_threshold": "long_prompt_tokens",
     "benchmark_mode": "accept_policy",
+    "scheduler_name": "is_shared",
+    **dict.fromkeys(
+        (
+            *("scheduler_url", "scheduler_host", "scheduler_port", "scheduler_db"),
+            *("scheduler_password", "scheduler_curve_keys"),
+        ),
+        "address",
+    ),
 }
 # Only one value is allowed, and it says what is done anyway.
 WITHOUT_CHOICE = {"logprobs_mode"}

@@ -13,13 +13,15 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 
 import msgspec
 
 from fdspec.config import EngineConfig, config_from_options
 from fdspec.core import Submit
+from fdspec.engine.joining import Drain, join_topic
 from fdspec.entrypoints.server import serve
-from fdspec.scheduler.topic import Fatal, LocalEngineTopic, Ready
+from fdspec.scheduler.topic import BrokerEngineTopic, Fatal, Ready
 from fdspec.utils.logging import configure_logging
 from tests.entrypoints.fake_engine import FakeEngine
 from tests.entrypoints.tiny_tokenizer import make_tokenizer
@@ -41,7 +43,7 @@ def run_engine(mode: str, endpoint: str) -> int:
     print(f"fake engine for {config.model.served_names}, {len(config.server.api_key)} keys")
     stopped: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
-    topic = LocalEngineTopic(endpoint)
+    topic = join_topic(config, endpoint)
     if mode == "refuse":
         topic.publish(Fatal("tensor x has the wrong shape"))
         topic.close()
@@ -51,7 +53,10 @@ def run_engine(mode: str, endpoint: str) -> int:
     engine.script.step_s = 0.01
     if mode != "hang":
         topic.publish(READY)
-    while not stopped:
+    may_end: Callable[[], bool] = lambda: bool(stopped)  # noqa: E731
+    if isinstance(topic, BrokerEngineTopic):
+        may_end = Drain(topic, may_end, config.server.timeout_graceful_shutdown)
+    while not may_end():
         engine.step(0.05)
     print("fake engine stopped", flush=True)
     topic.close()

@@ -72,6 +72,9 @@ class Process:
         pid = self._process.pid
         return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
     def send(self, number: int) -> None:
         self._process.send_signal(number)
 

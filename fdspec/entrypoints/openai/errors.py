@@ -17,11 +17,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from fdspec.core import EngineDead, InvalidParameter
-from fdspec.scheduler.topic import ShuttingDown
+from fdspec.scheduler.broker.interface import BrokerError
+from fdspec.scheduler.topic import NoWorker, ShuttingDown, TopicBusy
 from fdspec.utils.logging import get_logger
 
 logger = get_logger(__name__)
 
+_LATER = {"Retry-After": "1"}
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -95,6 +97,14 @@ def as_api_error(error: Exception) -> ApiError:
             return ApiError(500, f"the engine has ended: {error}", code="engine_dead")
         case ShuttingDown():
             return ApiError(503, str(error), code="shutting_down")
+        case TopicBusy():
+            return ApiError(429, str(error), code="too_many_requests", headers=_LATER)
+        case NoWorker():
+            return ApiError(503, str(error), code="no_worker", headers=_LATER)
+        case BrokerError():
+            logger.warning("a request cannot be submitted: %s", error)
+            message = "the broker of the scheduler topic cannot be reached; try again later"
+            return ApiError(503, message, code="broker_unreachable", headers=_LATER)
         case HTTPException():
             return _http_error(error)
         case ClientDisconnect():
@@ -117,6 +127,9 @@ def install_error_handlers(app: FastAPI) -> None:
         InvalidParameter,
         EngineDead,
         ShuttingDown,
+        TopicBusy,
+        NoWorker,
+        BrokerError,
         HTTPException,
         ClientDisconnect,
         Exception,

@@ -12,6 +12,7 @@ from fastapi.responses import Response
 from fastapi.routing import APIRoute
 
 from fdspec.entrypoints.openai.body import read_body
+from fdspec.entrypoints.openai.cluster import describe_cluster
 from fdspec.entrypoints.openai.errors import ApiError, bad_request
 from fdspec.entrypoints.openai.forms import ChatForm, CompletionForm, Form
 from fdspec.entrypoints.openai.frontend import Frontend
@@ -208,12 +209,23 @@ def _add_state(router: APIRouter, frontend: Frontend) -> None:
     @router.get("/ping")
     @router.post("/ping")
     async def health() -> Response:
-        """200 while the engine lives, else 503."""
+        """200 while the engine lives and requests get through to it, else 503."""
         if frontend.client.death is not None:
             raise ApiError(
                 503, f"the engine has ended: {frontend.client.death}", code="engine_dead"
             )
+        if frontend.client.trouble is not None:
+            raise ApiError(
+                503,
+                "the broker of the scheduler topic cannot be reached",
+                code="broker_unreachable",
+            )
         return _json({"status": "ok"})
+
+    @router.get("/v1/cluster")
+    async def cluster() -> Response:
+        """Queues and workers of the scheduler topic."""
+        return _json(describe_cluster(await frontend.client.topic_stats()))
 
     @router.get("/version")
     async def version() -> Response:

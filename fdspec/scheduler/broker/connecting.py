@@ -3,9 +3,19 @@
 
 from __future__ import annotations
 
-from fdspec.scheduler.broker.address import EMBEDDED, BrokerAddress
+from collections.abc import Callable
+from functools import partial
+
+from fdspec.config import TopicConfig
+from fdspec.config.broker_address import EMBEDDED, BrokerAddress
 from fdspec.scheduler.broker.interface import Broker
 from fdspec.scheduler.broker.values import Timing
+
+
+def opener(config: TopicConfig) -> Callable[[], Broker]:
+    """What connects a member to the topic of a configuration, once for each of its threads."""
+    timing = Timing(config.scheduler_lease)
+    return partial(connect, config.address, config.scheduler_topic, timing)
 
 
 def connect(

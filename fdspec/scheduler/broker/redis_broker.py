@@ -18,7 +18,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from fdspec.scheduler.broker.address import BrokerAddress
+from fdspec.config.broker_address import BrokerAddress
 from fdspec.scheduler.broker.interface import (
     MAX_WAIT_S,
     BrokerRefused,

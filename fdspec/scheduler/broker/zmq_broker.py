@@ -12,7 +12,7 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from fdspec.scheduler.broker.address import BrokerAddress
+from fdspec.config.broker_address import BrokerAddress
 from fdspec.scheduler.broker.curve_keys import load_member_keys
 from fdspec.scheduler.broker.interface import (
     MAX_WAIT_S,

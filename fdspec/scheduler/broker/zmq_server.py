@@ -19,8 +19,8 @@ from typing import Any
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
+from fdspec.config.broker_address import BrokerAddress
 from fdspec.core import ConfigError
-from fdspec.scheduler.broker.address import BrokerAddress
 from fdspec.scheduler.broker.book import TopicBook
 from fdspec.scheduler.broker.curve_keys import load_broker_keys
 from fdspec.scheduler.broker.embedded import is_answering

@@ -18,6 +18,7 @@ from fdspec.scheduler.broker.interface import (
     MAX_PAYLOAD_BYTES,
     Broker,
     BrokerError,
+    BrokerUnavailable,
 )
 from fdspec.scheduler.broker.values import (
     Emission,
@@ -32,6 +33,7 @@ from fdspec.scheduler.topic.codec import CodecError, decode, encode
 from fdspec.scheduler.topic.held_requests import HeldRequests
 from fdspec.scheduler.topic.interface import EngineTopic
 from fdspec.scheduler.topic.messages import EngineStats, Fatal, Ready, Status
+from fdspec.scheduler.topic.same_model import check_same_model
 from fdspec.scheduler.topic.trouble import Trouble
 from fdspec.utils.logging import get_logger
 
@@ -126,6 +128,22 @@ class BrokerEngineTopic:
             self._is_faulty = True
         elif isinstance(status, Ready) and not self._threads:
             self._start(status)
+
+    def check_model(self, ready: Ready) -> None:
+        """Compare with the workers that are there: any of them may go on with our requests.
+
+        Raises:
+            ConfigError: they serve something else; says what differs.
+            BrokerRefused: the broker will not have us.
+        """
+        broker = self._open_broker()
+        try:
+            for worker in broker.stats().workers:
+                check_same_model(ready, worker.card)
+        except BrokerUnavailable as error:
+            logger.warning("the broker cannot be reached yet: %s", error)
+        finally:
+            broker.close()
 
     def stop_leasing(self) -> None:
         """Take no more requests; those that are held go on. Idempotent."""

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from fdspec.core import Abort, Command, EngineDead, FdspecError, Submit, TokenEvent
+from fdspec.scheduler.broker.values import ROLES, TopicStats, WorkerCard, WorkerState
 from fdspec.scheduler.topic.in_process import InProcessTopic
 from fdspec.scheduler.topic.messages import EngineMessage, EngineStats, Fatal, Ready
 
@@ -131,6 +132,24 @@ class TopicClient(ABC):
             self.release(stream)
             raise
         return stream
+
+    async def topic_stats(self) -> TopicStats:
+        """The topic now; this one has a single worker, the engine.
+
+        Raises:
+            BrokerError: a broker between us and the workers cannot be reached.
+        """
+        ready, stats = self.ready, self.stats
+        card = WorkerCard(
+            "engine",
+            num_slots=0 if ready is None else ready.max_num_seqs,
+            num_running=stats.num_running,
+            num_waiting=stats.num_waiting,
+            num_blocks=stats.num_blocks,
+            num_free_blocks=stats.num_free_blocks,
+        )
+        workers = () if self.death is not None else (WorkerState(card, self.num_requests),)
+        return TopicStats((0,) * len(ROLES), self.num_requests, 1, 0, workers)
 
     def release(self, stream: EventStream) -> None:
         """Forget a stream; the engine is told to abort what has not ended. Idempotent."""

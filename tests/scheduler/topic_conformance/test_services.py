@@ -12,8 +12,8 @@ import pytest
 import redis
 import zmq
 
+from fdspec.config.broker_address import parse_address
 from fdspec.core import ConfigError
-from fdspec.scheduler.broker.address import parse_address
 from fdspec.scheduler.broker.connecting import connect
 from fdspec.scheduler.broker.interface import BrokerRefused, BrokerUnavailable
 from fdspec.scheduler.broker.values import EmitOutcome, LeaseState, SubmitOutcome, Timing

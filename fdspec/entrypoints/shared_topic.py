@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server's membership of a shared topic: reach the broker, join, hear from one's own engine."""
+
+from __future__ import annotations
+
+from fdspec.config import TopicConfig
+from fdspec.scheduler.broker.connecting import opener
+from fdspec.scheduler.broker.interface import BrokerUnavailable
+from fdspec.scheduler.broker.values import Timing
+from fdspec.scheduler.topic import BrokerTopicClient, Terms, TopicClient
+from fdspec.utils.logging import get_logger
+
+logger = get_logger(__name__)
+
+
+def check_broker(config: TopicConfig) -> None:
+    """Ask the broker something before anything is started; one that is not there yet may come.
+
+    Raises:
+        BrokerRefused: it will not have us.
+        ConfigError: our keys cannot be read.
+    """
+    broker = opener(config)()
+    try:
+        broker.stats()
+    except BrokerUnavailable as error:
+        logger.warning("the broker cannot be reached yet: %s", error)
+    finally:
+        broker.close()
+
+
+def join_topic(config: TopicConfig) -> BrokerTopicClient:
+    """A frontend's end of the topic, in the running event loop."""
+    terms = Terms(
+        ttl_s=config.scheduler_ttl,
+        max_waiting=max(config.scheduler_max_size, 0),
+        needs_worker=config.scheduler_without_worker == "reject",
+    )
+    logger.info("topic %s at %s", config.scheduler_topic, config.address.url)
+    return BrokerTopicClient(opener(config), terms, Timing(config.scheduler_lease))
+
+
+def follow_engine(client: TopicClient, link: TopicClient) -> None:
+    """Tell a client of a shared topic what its server's own engine, which is ready, says."""
+    assert link.ready is not None
+    client.dispatch(link.ready)
+    link.on_stats = client.dispatch
+    link.on_death = client.engine_died
+    if link.death is not None:
+        client.engine_died(link.death)

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a frontend without an engine of its own knows of the workers of its topic."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from fdspec.scheduler.broker.interface import BrokerUnavailable
+from fdspec.scheduler.broker.values import TopicStats
+from fdspec.scheduler.topic.client import TopicClient
+from fdspec.scheduler.topic.codec import decode
+from fdspec.scheduler.topic.messages import EngineStats, Ready
+from fdspec.utils.logging import get_logger
+
+logger = get_logger(__name__)
+
+_INTERVAL_S = 1.0
+
+
+async def watch_workers(client: TopicClient) -> None:
+    """Tell a client how its workers stand, as an engine of its own would; runs until cancelled.
+
+    The first worker that comes up makes it ready: all workers of a topic serve the same model.
+
+    Raises:
+        BrokerRefused: the broker will not have us.
+    """
+    is_told = False
+    while True:
+        with contextlib.suppress(BrokerUnavailable):
+            stats = await client.topic_stats()
+            if client.ready is None and stats.workers:
+                ready = decode(stats.workers[0].card.details)
+                assert isinstance(ready, Ready)
+                client.dispatch(ready)
+            client.dispatch(_sum(stats))
+        if client.ready is None and not is_told:
+            logger.info("waiting for a worker on the topic")
+            is_told = True
+        await asyncio.sleep(_INTERVAL_S)
+
+
+def _sum(stats: TopicStats) -> EngineStats:
+    cards = [worker.card for worker in stats.workers]
+    return EngineStats(
+        num_running=sum(card.num_running for card in cards),
+        num_waiting=sum(stats.num_waiting) + sum(card.num_waiting for card in cards),
+        num_blocks=sum(card.num_blocks for card in cards),
+        num_free_blocks=sum(card.num_free_blocks for card in cards),
+    )

@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers on one topic, as processes that are killed, stopped, restarted and drained.
+
+The engines are fakes that repeat the prompt, so that an answer is known beforehand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from fdspec.entrypoints import cluster
+from tests.entrypoints.sse import DONE
+from tests.entrypoints.test_server import ROOT, Process
+from tests.entrypoints.waiting import DEADLINE_S, wait_until
+
+LENGTH = 120
+BODY = {"prompt": "abc", "max_tokens": LENGTH, "stream": True}
+TEXT = ("abc" * LENGTH)[:LENGTH]
+
+
+class Broker:
+    """A broker's process."""
+
+    def __init__(self, url: str, *flags: str) -> None:
+        self.url = url
+        self._command = [sys.executable, "-m", "fdspec.entrypoints.broker", "--listen", url, *flags]
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            self._command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        assert self.process.stderr is not None
+        line = self.process.stderr.readline()
+        assert "listening on" in line, line
+
+    def end(self, number: int) -> int:
+        self.process.send_signal(number)
+        status = self.process.wait(DEADLINE_S)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return status
+
+
+class World:
+    """A broker and the servers on its topic."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder = folder
+        self.broker = Broker(url)
+        self._servers: list[Process] = []
+
+    def server(self, **options: object) -> Process:
+        folder = self.folder / f"s{len(self._servers)}"
+        folder.mkdir()
+        options = {
+            "scheduler_name": "global",
+            "scheduler_url": self.broker.url,
+            "scheduler_lease": 3.0,
+            **options,
+        }
+        settings = [f"{key}={json.dumps(value)}" for key, value in options.items()]
+        self._servers.append(Process(folder, "echo", *settings))
+        return self._servers[-1]
+
+    def frontend(self, **options: object) -> Process:
+        return self.server(splitwise_role="frontend", **options)
+
+    def status(self, *flags: str) -> int:
+        return cluster.main(["status", "--scheduler-url", self.broker.url, *flags])
+
+    def close(self) -> None:
+        for server in self._servers:
+            server.kill()
+        if self.broker.process.poll() is None:
+            self.broker.end(signal.SIGTERM)
+
+
+@pytest.fixture(params=["unix"])
+def world(request) -> Iterator[World]:
+    folder = Path(tempfile.mkdtemp(prefix="fd-", dir="/tmp"))
+    scheme = {"unix": "unix", "zmq": "zmq+ipc"}[request.param]
+    world = World(folder, f"{scheme}://{folder}/b")
+    yield world
+    world.close()
+    shutil.rmtree(folder)
+
+
+class Reader:
+    """A client that reads one stream in a thread."""
+
+    def __init__(self, server: Process, body: dict[str, object]) -> None:
+        self.texts: list[str] = []
+        self.error: str | None = None
+        self.finish: str | None = None
+        self._http = server.http()
+        self._thread = threading.Thread(target=self._run, args=(body,), daemon=True)
+        self._thread.start()
+
+    def _run(self, body: dict[str, object]) -> None:
+        try:
+            with self._http.stream("POST", "/v1/completions", json=body) as response:
+                if response.status_code != 200:
+                    self.error = response.read().decode()
+                    return
+                for line in response.iter_lines():
+                    if not line or line == f"data: {DONE}":
+                        continue
+                    event = json.loads(line.removeprefix("data: "))
+                    if "error" in event:
+                        self.error = event["error"]["message"]
+                        return
+                    self.texts.append(event["choices"][0]["text"])
+                    self.finish = event["choices"][0]["finish_reason"]
+        except httpx.HTTPError as error:
+            self.error = repr(error)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+    def wait_for(self, num_tokens: int) -> None:
+        wait_until(lambda: len(self.text) >= num_tokens or self.error)
+        assert self.error is None
+
+    def check(self) -> None:
+        """The whole answer, each token once."""
+        self._thread.join(DEADLINE_S)
+        assert not self._thread.is_alive() and self.error is None, self.error
+        assert (self.text, self.finish) == (TEXT, "length")
+
+    def close(self) -> None:
+        self._http.close()
+
+
+def leased(world: World, capsys) -> dict[str, int]:
+    """Requests that each worker holds, by the id of its engine's process."""
+    capsys.readouterr()
+    assert world.status("--json") == 0
+    workers = json.loads(capsys.readouterr().out)["workers"]
+    return {worker["name"].rpartition(":")[2]: worker["leased"] for worker in workers}
+
+
+def holder(world: World, capsys) -> int:
+    """Process of the engine that computes the one request there is."""
+    found: list[int] = []
+
+    def look() -> bool:
+        found[:] = [int(pid) for pid, count in leased(world, capsys).items() if count]
+        return len(found) == 1
+
+    wait_until(look)
+    return found[0]
+
+
+def test_a_topic_from_start_to_end(world, capsys):
+    """Any server takes a request, any worker computes it; a worker that is killed is replaced."""
+    first, frontend = world.server(), world.frontend()
+    second = world.server()
+    with frontend.http() as http:
+        assert http.get("/health").status_code == 200
+        wait_until(lambda: len(http.get("/v1/cluster").json()["workers"]) == 2)
+        readers = [Reader(server, BODY) for server in (frontend, first, second)]
+        for reader in readers:
+            reader.check()
+        reader = Reader(frontend, BODY)
+        reader.wait_for(10)
+        victim = holder(world, capsys)
+        os.kill(victim, signal.SIGKILL)
+        reader.check()
+        wait_until(lambda: len(http.get("/v1/cluster").json()["workers"]) == 1)
+    servers = [s for s in (first, second) if s.is_running()]
+    assert world.status() == 0
+    assert "mixed" in capsys.readouterr().out
+    for server in (*servers[:1], frontend):
+        server.send(signal.SIGTERM)
+        assert server.end() == 0
+        assert "Traceback" not in server.log
+        assert list(server.scratch.iterdir()) == []
+    assert world.broker.end(signal.SIGTERM) == 0
+    assert not (world.folder / "b").exists()
+    assert world.status() == 1
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("world", ["unix", "zmq"], indirect=True)
+def test_a_broker_that_is_killed_and_comes_back_empty(world):
+    worker, frontend = world.server(), world.frontend()
+    readers = [Reader(server, BODY) for server in (worker, frontend, frontend)]
+    for reader in readers:
+        reader.wait_for(20)
+    assert world.broker.end(signal.SIGKILL) != 0
+    with frontend.http() as http:
+        wait_until(lambda: http.get("/health").status_code == 503)
+        answer = http.post("/v1/completions", json={**BODY, "stream": False})
+        assert answer.status_code == 503 and answer.headers["Retry-After"] == "1"
+    world.broker.start()
+    for reader in readers:
+        reader.check()
+    with frontend.http() as http:
+        wait_until(lambda: http.get("/health").status_code == 200)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("world", ["unix", "zmq"], indirect=True)
+def test_a_worker_that_is_stopped_and_goes_on_too_late(world, capsys):
+    workers, frontend = [world.server()], world.frontend()
+    reader = Reader(frontend, BODY)
+    reader.wait_for(10)
+    victim = holder(world, capsys)
+    os.kill(victim, signal.SIGSTOP)
+    workers.append(world.server())
+    reader.check()
+    os.kill(victim, signal.SIGCONT)
+    wait_until(lambda: list(leased(world, capsys).values()) == [0, 0])
+    assert "fenced" in workers[0].log or "lost" in workers[0].log
+    Reader(frontend, BODY).check()
+
+
+@pytest.mark.full
+def test_a_frontend_that_is_killed(world, capsys):
+    worker, frontend = world.server(), world.frontend()
+    worker.http().close()
+    reader = Reader(frontend, {**BODY, "max_tokens": 4000})
+    reader.wait_for(10)
+    frontend.send(signal.SIGKILL)
+    wait_until(lambda: list(leased(world, capsys).values()) == [0])
+    assert reader.finish is None
+    Reader(worker, BODY).check()
+
+
+@pytest.mark.full
+def test_a_client_that_leaves(world, capsys):
+    world.server()
+    reader = Reader(world.frontend(), {**BODY, "max_tokens": 4000})
+    reader.wait_for(10)
+    reader.close()
+    wait_until(lambda: list(leased(world, capsys).values()) == [0])
+
+
+@pytest.mark.full
+def test_without_a_worker(world):
+    first = world.server()
+    impatient = world.frontend(scheduler_ttl=2.0)
+    waiting = world.frontend(scheduler_without_worker="wait")
+    refusing = world.frontend(scheduler_without_worker="reject")
+    with impatient.http(), waiting.http(), refusing.http() as http:
+        first.send(signal.SIGTERM)
+        assert first.end() == 0
+        wait_until(lambda: http.get("/v1/cluster").json()["workers"] == [])
+        answer = http.post("/v1/completions", json={**BODY, "stream": False})
+        assert answer.status_code == 503
+        assert answer.json()["error"]["code"] == "no_worker"
+        late = Reader(impatient, BODY)
+        wait_until(lambda: late.error)
+        assert "scheduler_ttl" in str(late.error)
+        late = Reader(waiting, BODY)
+        world.server()
+        late.check()
+
+
+@pytest.mark.full
+def test_sigterm_moves_what_does_not_finish(world, capsys):
+    first = world.server(timeout_graceful_shutdown=0)
+    frontend = world.frontend()
+    reader = Reader(frontend, BODY)
+    reader.wait_for(10)
+    second = world.server()
+    second.http().close()
+    first.send(signal.SIGTERM)
+    assert first.end() == 0
+    assert "fake engine stopped" in first.log
+    reader.check()
+
+
+@pytest.mark.full
+def test_sigterm_lets_requests_finish(world):
+    first = world.server(timeout_graceful_shutdown=30)
+    frontend = world.frontend()
+    reader = Reader(frontend, BODY)
+    reader.wait_for(10)
+    first.send(signal.SIGTERM)
+    reader.check()
+    assert first.end() == 0
+
+
+@pytest.mark.full
+def test_a_full_topic(world):
+    frontend = world.frontend(scheduler_max_size=2)
+    world.server(scheduler_max_size=2).http().close()
+    with contextlib.ExitStack() as stack:
+        readers = [Reader(frontend, {**BODY, "max_tokens": 4000, "n": 8}) for _ in range(3)]
+        for reader in readers:
+            stack.callback(reader.close)
+        http = stack.enter_context(frontend.http())
+        wait_until(lambda: http.get("/v1/cluster").json()["waiting"]["mixed"] == 2)
+        answer = http.post("/v1/completions", json={**BODY, "stream": False})
+        assert answer.status_code == 429 and answer.headers["Retry-After"] == "1"
+        assert "scheduler_max_size" in answer.json()["error"]["message"]
+
+
+@pytest.mark.full
+def test_an_embedded_broker_ends_with_its_server(tmp_path):
+    process = Process(tmp_path, "echo", 'scheduler_name="global"', 'scheduler_url="embedded"')
+    try:
+        url = process.wait_for(r"scheduler_url: (unix://\S+)")[1]
+        Reader(process, BODY).check()
+        assert cluster.main(["status", "--scheduler-url", url]) == 0
+        process.send(signal.SIGKILL)
+        process.end()
+        wait_until(lambda: cluster.main(["status", "--scheduler-url", url]) == 1)
+    finally:
+        process.kill()
+        shutil.rmtree(Path(url.removeprefix("unix://")).parent, ignore_errors=True)
+
+
+def test_a_broker_that_will_not_have_us(tmp_path):
+    """Found before anything is started."""
+    import redis
+
+    folder = Path(tempfile.mkdtemp(prefix="fd-", dir="/tmp"))
+    broker = Broker(f"unix://{folder}/b")
+    try:
+        redis.Redis.from_url(broker.url).config_set("requirepass", "right")
+        settings = ['scheduler_name="global"', f'scheduler_url="{broker.url}"']
+        settings.append('scheduler_password="wrong-one"')
+        process = Process(tmp_path, "echo", *settings)
+        assert process.end() == 1
+        assert "check scheduler_password" in process.log
+        assert "wrong-one" not in process.log
+        assert "fake engine" not in process.log
+    finally:
+        broker.end(signal.SIGTERM)
+        shutil.rmtree(folder)
+
+
+def test_keys_for_a_zmq_broker(tmp_path, capsys):
+    from fdspec.entrypoints import broker
+
+    assert broker.main(["make-keys", str(tmp_path / "keys")]) == 0
+    assert "scheduler_curve_keys" in capsys.readouterr().out
+    secrets = list(tmp_path.rglob("*_secret"))
+    assert len(secrets) == 2
+    assert all(path.stat().st_mode & 0o077 == 0 for path in secrets)
+    assert broker.main(["make-keys", str(tmp_path / "keys")]) == 2
+    assert "has keys already" in capsys.readouterr().err
+    assert broker.main(["--listen", "zmq+tcp://0.0.0.0:1"]) == 2
+    assert "can be reached from other machines" in capsys.readouterr().err
+    assert broker.main(["--listen", "redis://127.0.0.1:6379"]) == 2
+    assert "run a Redis or Valkey server" in capsys.readouterr().err
+    assert broker.main(["--listen", f"zmq+ipc://{tmp_path}/b", "--curve-keys", "nowhere"]) == 2
+    assert "cannot read the key" in capsys.readouterr().err
