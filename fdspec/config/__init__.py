@@ -20,6 +20,7 @@ from fdspec.config.loader import (
     load_config,
     load_config_or_exit,
 )
+from fdspec.config.rope_scaling import RopeScalingConfig
 from fdspec.config.speculative import SpeculativeConfig
 from fdspec.config.topic import TopicConfig
 
@@ -30,6 +31,7 @@ __all__ = [
     "GraphOptimizationConfig",
     "LoadedConfig",
     "ModelConfig",
+    "RopeScalingConfig",
     "SchedulerConfig",
     "ServerConfig",
     "SpeculativeConfig",

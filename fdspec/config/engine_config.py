@@ -13,6 +13,7 @@ from typing import Literal
 
 from fdspec.config.checks import Contradiction, check_numbers
 from fdspec.config.options import option
+from fdspec.config.rope_scaling import RopeScalingConfig
 from fdspec.config.speculative import SpeculativeConfig
 from fdspec.config.topic import TopicConfig
 
@@ -43,6 +44,9 @@ class ModelConfig:
         None,
         minimum=1,
         help="Most tokens of one sequence, prompt and output. Default: the model's own limit.",
+    )
+    rope_theta: float | None = option(
+        None, minimum=1.0, help="Base of the rotary frequencies. Default: the checkpoint's."
     )
     quantization: str | None = option(
         None,
@@ -267,6 +271,7 @@ class EngineConfig:
     """
 
     model: ModelConfig
+    rope_scaling: RopeScalingConfig = dataclasses.field(default_factory=RopeScalingConfig)
     cache: CacheConfig = dataclasses.field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = dataclasses.field(default_factory=SchedulerConfig)
     speculative: SpeculativeConfig | None = None

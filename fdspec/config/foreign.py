@@ -114,6 +114,8 @@ def _fastdeploy_split_keys() -> dict[str, ForeignKey]:
 
 def _fastdeploy_model_keys() -> dict[str, ForeignKey]:
     return {
+        "rope_scaling.rope_type": _same("rope_scaling.type"),
+        "rope_scaling.rope_theta": _same("rope_theta"),
         "model_config_name": _refuse("the file is called config.json", "config.json"),
         "tokenizer_base_url": _refuse("the tokenizer runs in the server; set tokenizer"),
         "task": _refuse(_GENERATE_ONLY, "generate", "auto"),

@@ -15,6 +15,7 @@ from fdspec.config.engine_config import (
     ServerConfig,
 )
 from fdspec.config.options import Option, options_of
+from fdspec.config.rope_scaling import RopeScalingConfig
 from fdspec.config.speculative import SpeculativeConfig
 from fdspec.config.topic import TopicConfig
 
@@ -47,6 +48,13 @@ def sections() -> tuple[Section, ...]:
     """All sections, in the order in which they are shown."""
     return (
         _section("model", ModelConfig, "Model"),
+        _section(
+            "rope_scaling",
+            RopeScalingConfig,
+            "Rotary embedding",
+            "rope_scaling",
+            example='{"type": "yarn", "factor": 4.0}',
+        ),
         _section("cache", CacheConfig, "KV cache"),
         _section("scheduler", SchedulerConfig, "Scheduler"),
         _section(

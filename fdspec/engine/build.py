@@ -21,6 +21,7 @@ from fdspec.engine.warm_up import measure_step_costs
 from fdspec.kv.block_pool import BlockPool
 from fdspec.models import (
     ModelOptions,
+    RopeOverride,
     WeightCache,
     load_model,
     resolve_model,
@@ -100,6 +101,7 @@ def build_engine(config: EngineConfig, topic: EngineTopic) -> BuiltEngine:
             quantization=config.model.quantization,
             max_model_len=config.model.max_model_len,
             dummy_weights=config.model.load_choices == "dummy",
+            rope=RopeOverride(config.model.rope_theta, config.rope_scaling),
             cache=_weight_cache(config),
         ),
     )

@@ -8,11 +8,13 @@ from fdspec.models.config import ModelConfig
 from fdspec.models.config_reading import read_model_config
 from fdspec.models.hub import resolve_model
 from fdspec.models.loading import ModelOptions, load_model
+from fdspec.models.rope_override import RopeOverride
 from fdspec.models.weight_cache import WeightCache, user_cache_folder
 
 __all__ = [
     "ModelConfig",
     "ModelOptions",
+    "RopeOverride",
     "WeightCache",
     "load_model",
     "read_model_config",

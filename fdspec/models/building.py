@@ -23,7 +23,7 @@ from fdspec.models.kept_weights import WeightSource
 from fdspec.models.rope import rope_frequencies
 from fdspec.models.weights import Role
 
-_GGUF_ROPE_FACTORS = "rope_freqs.weight"
+GGUF_ROPE_FACTORS = "rope_freqs.weight"
 # Tables of old exporters, which are computed here.
 _IGNORED = (".rotary_emb.inv_freq",)
 
@@ -81,9 +81,9 @@ class _Builder:
 
     def _rotary(self, max_model_len: int) -> Rotary:
         frequencies, scale = rope_frequencies(self._config, max_model_len)
-        if _GGUF_ROPE_FACTORS in self._checkpoint.names():
+        if GGUF_ROPE_FACTORS in self._checkpoint.names():
             # How GGUF files state llama3 scaling.
-            frequencies = frequencies / self._weights.vector(_GGUF_ROPE_FACTORS, len(frequencies))
+            frequencies = frequencies / self._weights.vector(GGUF_ROPE_FACTORS, len(frequencies))
         return Rotary(frequencies, scale, max_model_len)
 
     def _layer(self, index: int, rotary: Rotary) -> DecoderLayer:

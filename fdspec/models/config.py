@@ -123,7 +123,8 @@ class ModelConfig:
     def longest_context(self) -> int:
         """Positions that the rotary embedding covers, its scaling included."""
         scaling = self.rope_scaling
-        if scaling is None or scaling.kind not in ("linear", "yarn"):
+        # Checkpoints with llama3 scaling state the stretched length themselves.
+        if scaling is None or scaling.kind == "llama3":
             return self.max_position_embeddings
         stretched = int(scaling.original_max_positions * scaling.factor)
         return max(stretched, self.max_position_embeddings)
@@ -139,11 +140,15 @@ class ModelConfig:
         """
         longest = self.longest_context
         if requested is None:
-            return longest
+            scaling = self.rope_scaling
+            # A longer context would change dynamic frequencies for short sequences, too.
+            is_dynamic = scaling is not None and scaling.kind == "dynamic"
+            return self.max_position_embeddings if is_dynamic else longest
         if not 1 <= requested <= longest:
             raise ConfigError(
                 f"max_model_len must be between 1 and {longest}, the context length of the model "
-                f"({self.source}); got {requested}"
+                f"({self.source}); got {requested}. rope_scaling stretches it: "
+                '--rope-scaling \'{"type": "yarn", "factor": 4.0}\''
             )
         return requested
 

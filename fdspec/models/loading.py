@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fdspec.core.errors import ConfigError
 from fdspec.models.config import ModelConfig
 from fdspec.models.config_reading import read_model_config
 from fdspec.models.content_digest import digest_of_files
 from fdspec.models.files import find_checkpoint
 from fdspec.models.packed_file import DamagedFile
 from fdspec.models.registry import family_of_architecture
+from fdspec.models.rope_override import RopeOverride
 from fdspec.models.weight_cache import WeightCache
 from fdspec.ops import packed_layout_fingerprint
 from fdspec.version import __version__
@@ -40,12 +42,14 @@ class ModelOptions:
             bfloat16, wint8, wint4, ... (see WeightFormat).
         max_model_len: positions to make room for; None for all that the model has.
         dummy_weights: random weights; only the configuration is read.
+        rope: rotary settings in the place of the checkpoint's.
         cache: where packed weights are kept between starts; None packs them each time.
     """
 
     quantization: str | None = None
     max_model_len: int | None = None
     dummy_weights: bool = False
+    rope: RopeOverride = RopeOverride()
     cache: WeightCache | None = None
 
 
@@ -65,15 +69,22 @@ def load_model(path: str | Path, options: ModelOptions | None = None) -> LlamaFa
         ConfigError: an option that the model cannot meet.
     """
     # These import paddle, which only processes that run models may, and gguf.
-    from fdspec.models.building import build_model
+    from fdspec.models.building import GGUF_ROPE_FACTORS, build_model
     from fdspec.models.checkpoint import DummyCheckpoint, open_checkpoint
     from fdspec.models.weights import WeightLoader
 
     options = options or ModelOptions()
-    config = read_model_config(path)
+    stored = read_model_config(path)
+    config = options.rope.apply(stored)
     family = family_of_architecture(config.architecture, config.source)
     max_model_len = config.resolve_max_model_len(options.max_model_len)
     checkpoint = DummyCheckpoint() if options.dummy_weights else open_checkpoint(Path(path))
+
+    if options.rope.changes_something and GGUF_ROPE_FACTORS in checkpoint.names():
+        raise ConfigError(
+            f"{config.source}: the file has its own rotary frequencies ({GGUF_ROPE_FACTORS}); "
+            "rope_scaling and rope_theta cannot take their place"
+        )
 
     def build(weights: WeightSource) -> LlamaFamilyModel:
         return build_model(config, family, checkpoint, weights=weights, max_model_len=max_model_len)
@@ -83,7 +94,7 @@ def load_model(path: str | Path, options: ModelOptions | None = None) -> LlamaFa
 
     if options.cache is None or options.dummy_weights:
         return build(load())
-    key = _cache_key(Path(path), config, options.quantization, options.cache.folder)
+    key = _cache_key(Path(path), stored, options.quantization, options.cache.folder)
     model = _from_cache(options.cache, key, build)
     return model or _into_cache(options.cache, key, build, load)
 

@@ -11,7 +11,6 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fdspec.core.errors import ConfigError
 from fdspec.models.config import ModelConfig, RopeScaling
 
 
@@ -20,14 +19,13 @@ def rope_frequencies(config: ModelConfig, max_model_len: int) -> tuple[NDArray[n
 
     Args:
         config: the model.
-        max_model_len: positions that will be used.
+        max_model_len: positions that may be used. Dynamic scaling takes it for the length of every
+            sequence: with the length so far, keys in the cache would have other frequencies than
+            the queries that read them, and tokens would depend on the chunks of a prompt.
 
     Returns:
         [head_dim / 2] float64, and the factor.
 
-    Raises:
-        ConfigError: dynamic scaling with a context beyond the original one: the frequencies would
-            change as a sequence grows, and cached keys with them.
     """
     exponents = np.arange(0, config.head_dim, 2, dtype=np.float64) / config.head_dim
     frequencies = config.rope_theta**-exponents
@@ -40,12 +38,18 @@ def rope_frequencies(config: ModelConfig, max_model_len: int) -> tuple[NDArray[n
         return _llama3(frequencies, scaling), 1.0
     if scaling.kind == "yarn":
         return _yarn(frequencies, scaling, config), _yarn_attention_factor(scaling)
-    if max_model_len > config.max_position_embeddings:
-        raise ConfigError(
-            f"{config.source}: dynamic rope scaling changes all frequencies beyond "
-            f"{config.max_position_embeddings} positions; set max_model_len to that or less"
-        )
-    return frequencies, 1.0
+    return _dynamic(exponents, scaling, config, max_model_len), 1.0
+
+
+def _dynamic(
+    exponents: NDArray[np.float64], scaling: RopeScaling, config: ModelConfig, length: int
+) -> NDArray[np.float64]:
+    """NTK-aware: a larger base divides the slowest wave by the growth, and keeps the fastest."""
+    growth = max(length / scaling.original_max_positions, 1.0)
+    growth = scaling.factor * growth - (scaling.factor - 1)
+    base = config.rope_theta * growth ** (config.head_dim / (config.head_dim - 2))
+    frequencies: NDArray[np.float64] = base**-exponents
+    return frequencies
 
 
 def _llama3(frequencies: NDArray[np.float64], scaling: RopeScaling) -> NDArray[np.float64]:

@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from fdspec.config import RopeScalingConfig, config_from_options
 from fdspec.core.errors import ConfigError
-from fdspec.models import read_model_config
+from fdspec.models import RopeOverride, read_model_config
 from fdspec.models.rope import rope_frequencies
 from tests.models.oracle import TINY
 
@@ -68,10 +70,49 @@ def test_without_scaling(tmp_path):
     assert scale == 1.0
 
 
-def test_dynamic_scaling_ends_at_the_original_length(tmp_path):
-    config, _ = both(tmp_path, "dynamic", {"factor": 2.0}, head_dim=8)
-    plain, _ = both(tmp_path, "default", {}, head_dim=8)
-    frequencies, _ = rope_frequencies(config, 32768)
-    np.testing.assert_array_equal(frequencies, rope_frequencies(plain, 32768)[0])
-    with pytest.raises(ConfigError, match="set max_model_len to that or less"):
-        rope_frequencies(config, 32769)
+@pytest.mark.parametrize("length", [100, 32768, 40000, 65536, 131072])
+@pytest.mark.parametrize("factor", [1.0, 2.0, 4.0])
+def test_dynamic_scaling_is_that_of_the_longest_sequence(tmp_path, length, factor):
+    config, oracle = both(tmp_path, "dynamic", {"factor": factor}, head_dim=64)
+    expected, _ = ROPE_INIT_FUNCTIONS["dynamic"](oracle, "cpu", seq_len=length)
+    frequencies, scale = rope_frequencies(config, length)
+    np.testing.assert_allclose(frequencies, expected.numpy(), rtol=2e-6)
+    assert scale == 1.0
+
+
+def test_lengths_of_scaled_models(tmp_path):
+    plain, _ = both(tmp_path, "default", {}, head_dim=64)
+    assert plain.resolve_max_model_len(None) == 32768
+    with pytest.raises(ConfigError, match="rope_scaling stretches it"):
+        plain.resolve_max_model_len(32769)
+    dynamic, _ = both(tmp_path, "dynamic", {"factor": 2.0}, head_dim=64)
+    assert dynamic.resolve_max_model_len(None) == 32768, "a longer one changes short sequences"
+    assert dynamic.resolve_max_model_len(65536) == 65536
+
+
+@pytest.mark.parametrize("name", ROPES)
+def test_settings_of_the_deployment_take_the_place_of_the_checkpoint(tmp_path, name):
+    options = {"original_max_position_embeddings": 32768, **ROPES[name]}
+    plain, _ = both(tmp_path, "default", {}, head_dim=64)
+    stored, _ = both(tmp_path, name.split()[0], options, head_dim=64)
+    scaling = config_from_options(
+        {"model": "m", "rope_scaling": {"rope_type": name.split()[0], **options}}
+    ).config.rope_scaling
+    config = RopeOverride(None, scaling).apply(plain)
+    assert config.rope_scaling == stored.rope_scaling
+    assert scaling.factor is not None and stored.rope_scaling is not None
+    original = stored.rope_scaling.original_max_positions
+    assert config.longest_context == max(int(original * scaling.factor), 32768)
+    back = RopeOverride(10.0, RopeScalingConfig(type="default")).apply(config)
+    assert replace(back, max_position_embeddings=32768) == replace(plain, rope_theta=10.0)
+    assert not RopeOverride().changes_something
+    assert RopeOverride().apply(stored) == stored
+
+
+def test_the_original_length_is_the_checkpoints(tmp_path):
+    yarn = RopeOverride(None, RopeScalingConfig(type="yarn", factor=4.0))
+    plain, _ = both(tmp_path, "default", {}, head_dim=64)
+    assert yarn.apply(plain).longest_context == 4 * 32768
+    stored, _ = both(tmp_path, "yarn", ROPES["yarn"], head_dim=64)
+    assert stored.rope_scaling is not None
+    assert yarn.apply(stored).rope_scaling == replace(stored.rope_scaling, factor=4.0)
