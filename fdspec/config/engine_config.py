@@ -118,6 +118,11 @@ class CacheConfig:
     kv_cache_dtype: Literal["bfloat16", "float32"] = option(
         "bfloat16", help="Type of the cached keys and values."
     )
+    enable_prefix_caching: bool = option(
+        True,
+        help="Keep the blocks of prompts and answers until their memory is needed, and share them "
+        "with requests that begin with the same tokens.",
+    )
 
     def __post_init__(self) -> None:
         check_numbers(self)

@@ -36,7 +36,6 @@ _PLAIN_TEXT = "the answer's text is returned whole; there are no parsers in this
 _WEIGHTS_ONCE = "weights are read once, at the start"
 _OWN_LAYERS = "fdspec runs its own layers"
 _NO_REMOTE_CODE = "no code of a checkpoint is ever run"
-_NO_PREFIX_CACHE = "prompts are always computed; the answers are the same"
 _RECOMPUTE = "a preempted sequence is computed again; nothing is swapped"
 _STRUCTURED = "there is no structured output; a request that asks for it is refused"
 _NO_DRAFTING_MODEL = "there are no drafting models in this version"
@@ -162,7 +161,9 @@ def _fastdeploy_engine_keys() -> dict[str, ForeignKey]:
         "swap_space": _warn(_RECOMPUTE, 0),
         "kvcache_storage_backend": _warn(own_memory),
         "write_policy": _warn(own_memory, "write_through"),
-        **_each("enable_prefix_caching enable_output_caching", _warn(_NO_PREFIX_CACHE, False)),
+        "enable_output_caching": _warn(
+            "enable_prefix_caching keeps answers as well as prompts", True
+        ),
         "guided_decoding_backend": _warn(_STRUCTURED, "off"),
         "guided_decoding_disable_any_whitespace": _warn(_STRUCTURED, False),
         "enable_logprob": _warn("logprobs are always there for requests that ask", True),
@@ -228,7 +229,7 @@ def _vllm_engine_keys() -> dict[str, ForeignKey]:
         **_each("cpu_offload_gb preemption_mode", _warn(_RECOMPUTE, 0, "recompute")),
         "enforce_eager": _same(f"{GRAPH}.use_step_program", _not),
         "device": _refuse("this version computes on the CPU", "auto", "cpu"),
-        "prefix_caching_hash_algo": _warn(_NO_PREFIX_CACHE),
+        "prefix_caching_hash_algo": _warn("cached blocks are named by BLAKE2b digests"),
         "structured_outputs_config": _warn(_STRUCTURED),
         "scheduling_policy": _warn("requests are served by priority, then by arrival", "fcfs"),
         **_each("async_scheduling num_scheduler_steps", _warn("one step at a time", False, 1)),

@@ -101,10 +101,13 @@ class StepPlan:
     Attributes:
         step: counter of steps.
         sequences: each sequence at most once.
+        copies: (source, destination) blocks, copied whole one after another before any row is
+            computed: starts of blocks that a new sequence has in common with a cached one.
     """
 
     step: int
     sequences: tuple[SequencePlan, ...]
+    copies: tuple[tuple[int, int], ...] = ()
 
     @property
     def num_rows(self) -> int:

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fdspec.core.command import Command, TokenEvent
 from fdspec.core.draft import Draft, DraftContext
@@ -24,6 +27,20 @@ class SchedulerTopic(Protocol):
         ...
 
 
+class Match(NamedTuple):
+    """What of a sequence's start is in the cache.
+
+    Attributes:
+        block_ids: full blocks from the start of the sequence.
+        partial_block: a block that holds the tokens that come next; None if there is none.
+        num_partial: how many of them, counted from the block's start.
+    """
+
+    block_ids: tuple[int, ...] = ()
+    partial_block: int | None = None
+    num_partial: int = 0
+
+
 class BlockPool(Protocol):
     """Owner of the KV cache's blocks; the only place that changes who holds a block."""
 
@@ -37,6 +54,11 @@ class BlockPool(Protocol):
         """All blocks of the pool."""
         ...
 
+    @property
+    def prefix_caching(self) -> bool:
+        """False if nothing is ever found."""
+        ...
+
     def num_free(self) -> int:
         """Blocks that allocate can give. Does not modify."""
         ...
@@ -45,8 +67,38 @@ class BlockPool(Protocol):
         """Take `count` blocks, or None if there are not so many (then nothing is taken)."""
         ...
 
+    def num_empty(self) -> int:
+        """Of those, blocks that hold no cached tokens. Does not modify."""
+        ...
+
+    def num_holders(self, block_id: int) -> int:
+        """Sequences that hold a block. Does not modify."""
+        ...
+
+    def share(self, block_ids: Iterable[int]) -> None:
+        """Hold cached blocks once more."""
+        ...
+
     def release(self, block_ids: Iterable[int]) -> None:
-        """Give blocks back; each must be held."""
+        """Give blocks back, the last one of a sequence first; each must be held."""
+        ...
+
+    def match(self, digests: Sequence[bytes], tokens: NDArray[np.int32]) -> Match:
+        """The longest cached start of a sequence. Does not modify."""
+        ...
+
+    def touch(self, block_id: int) -> None:
+        """Count a cached block as used now, without holding it."""
+        ...
+
+    def publish(
+        self, block_id: int, parent: bytes, tokens: NDArray[np.int32], digest: bytes | None
+    ) -> int:
+        """Let others find a held block by its tokens; returns the block that is held now."""
+        ...
+
+    def forget_cached(self) -> None:
+        """Let no block be found any more; held ones stay with their holders."""
         ...
 
     def check(self) -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
@@ -74,6 +74,10 @@ class Request:
         block_ids: blocks that hold them, in order of position.
         priority, arrival: order of service, smaller first; arrival is a counter.
         num_preempted: how often it lost its blocks.
+        digests: names of the prefixes that its full blocks end, as far as they are known, after the
+            name of the empty prefix.
+        num_published: how many of its blocks, from the first on, others can find in the cache.
+        num_cached: prompt tokens that were in the cache when it was first admitted.
     """
 
     sequence_id: SequenceId
@@ -86,6 +90,9 @@ class Request:
     block_ids: tuple[int, ...] = ()
     status: Status = Status.WAITING
     num_preempted: int = 0
+    digests: list[bytes] = field(default_factory=list)
+    num_published: int = 0
+    num_cached: int | None = None
 
     @property
     def num_output(self) -> int:

@@ -151,7 +151,11 @@ def _assemble(
         kv_cache_dtype=config.cache.kv_cache_dtype,
         use_step_program=config.graph_optimization.use_step_program,
     )
-    pool = BlockPool(size.num_blocks, size.block_size)
+    pool = BlockPool(
+        size.num_blocks,
+        size.block_size,
+        prefix_caching=config.cache.enable_prefix_caching,
+    )
     scheduler = _build_scheduler(config, pool, model)
     engine = Engine(
         topic,

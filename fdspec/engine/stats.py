@@ -29,6 +29,16 @@ class WatchedScheduler(Protocol):
         """Times that a sequence lost its blocks, since the start."""
         ...
 
+    @property
+    def num_prefix_queries(self) -> int:
+        """Prompt tokens that were looked up in the prefix cache, since the start."""
+        ...
+
+    @property
+    def num_prefix_hits(self) -> int:
+        """Of those, tokens that were found."""
+        ...
+
     def check(self) -> None:
         """Raise AssertionError if requests and blocks do not agree."""
         ...
@@ -67,10 +77,13 @@ class EngineMonitor:
             num_waiting=self._scheduler.num_waiting,
             num_blocks=self._pool.num_blocks,
             num_free_blocks=self._pool.num_free(),
+            num_empty_blocks=self._pool.num_empty(),
             num_preempted_total=self._scheduler.num_preempted,
             num_steps_total=self._num_steps,
             num_rows_total=self._num_rows,
             num_drafts_total=self._num_drafts,
             num_draft_tokens_total=self._num_draft_tokens,
             num_accepted_tokens_total=self._num_accepted_tokens,
+            num_prefix_queries_total=self._scheduler.num_prefix_queries,
+            num_prefix_hits_total=self._scheduler.num_prefix_hits,
         )

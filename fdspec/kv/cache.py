@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -104,6 +105,17 @@ class KVCache:
         )
         values = arena.view(_DTYPES[layout.dtype]).reshape(shape)
         self.layers = tuple(LayerCache(layer[0], layer[1]) for layer in values)
+
+    def copy_blocks(self, copies: Iterable[tuple[int, int]]) -> None:
+        """Copy whole blocks in all layers, one after another.
+
+        Args:
+            copies: (source, destination) block ids.
+        """
+        for source, destination in copies:
+            for layer in self.layers:
+                for array in layer:
+                    array[destination] = array[source]
 
     def close(self) -> None:
         """Give the arena back; the views must not be used any more."""

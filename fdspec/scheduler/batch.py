@@ -31,6 +31,7 @@ from fdspec.core import (
     Verdict,
 )
 from fdspec.core.protocols import BlockPool
+from fdspec.kv.prefix_index import root_digest
 from fdspec.scheduler.admission import reason_to_refuse
 from fdspec.scheduler.draft_rows import DraftRows
 from fdspec.scheduler.prompt_rows import PrefillLimits, PromptRows
@@ -120,6 +121,20 @@ class BatchScheduler:
         """Times that a sequence lost its blocks, since the start. Does not modify."""
         return self._residents.num_preempted
 
+    @property
+    def num_prefix_queries(self) -> int:
+        """Prompt tokens that were looked up in the prefix cache, since the start."""
+        return self._residents.sharing.num_queried
+
+    @property
+    def num_prefix_hits(self) -> int:
+        """Of those, tokens that were found."""
+        return self._residents.sharing.num_hit
+
+    def forget_cached(self) -> None:
+        """Empty the prefix cache; requests that run are not affected."""
+        self._residents.forget_cached()
+
     def has_work(self) -> bool:
         """True if a step would do something. Does not modify."""
         return len(self._residents) > 0
@@ -181,7 +196,9 @@ class BatchScheduler:
             for request in self._residents.running
             if (num_rows := rows.get(request.sequence_id)) is not None
         ]
-        return StepPlan(self._step, tuple(sequences))
+        copies = self._residents.take_copies()
+        assert sequences or not copies, "a request was admitted and nothing is computed"
+        return StepPlan(self._step, tuple(sequences), copies)
 
     def apply(self, plan: StepPlan, verdicts: Sequence[Verdict]) -> list[TokenEvent]:
         """Turn verdicts into request state and events.
@@ -208,7 +225,7 @@ class BatchScheduler:
                 assert verdict is not None, f"no verdict for {sequence.sequence_id}"
                 events.append(self._apply_verdict(request, sequence, verdict))
             else:
-                request.num_computed = len(sequence.history)
+                self._residents.computed(request, len(sequence.history))
         return events
 
     def learn(self, plan: StepPlan, step_ms: float) -> None:
@@ -268,11 +285,14 @@ class BatchScheduler:
         assert len(verdict.tokens) == len(verdict.kept) + 1, verdict
         index = request.num_output
         request.tokens.append(verdict.tokens)
-        request.num_computed = len(sequence.history) + len(verdict.kept)
+        self._residents.computed(request, len(sequence.history) + len(verdict.kept))
         if verdict.finish is not None:
             self._residents.leave(request)
         else:
             self._residents.release_unused(request)
+            if index == 0:
+                # Others may go on from the same prompt at once, its last block included.
+                self._residents.sharing.publish_tail(request)
         prompt_logprobs = self._prompt_logprobs.pop(request.sequence_id, None)
         if prompt_logprobs is not None:
             # They go out with the first event; computing the prompt again must not ask for them.
@@ -289,6 +309,7 @@ class BatchScheduler:
             verdict.finish,
             verdict.stop_reason,
             draft=draft,
+            num_cached=(request.num_cached or 0) if index == 0 else 0,
         )
 
 
@@ -305,4 +326,5 @@ def _new_request(submit: Submit, choice: int, emitted: tuple[int, ...]) -> Reque
         TokenBuffer(submit.prompt + emitted, reserve=min(params.max_tokens, 1024)),
         len(submit.prompt),
         priority=submit.priority,
+        digests=[root_digest(submit.cache_salt)],
     )

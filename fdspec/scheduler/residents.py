@@ -7,34 +7,41 @@ scheduler decides when to call what.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 from bisect import insort
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
 from fdspec.core import Request, SequenceId, Status
-from fdspec.core.protocols import BlockPool
+from fdspec.core.protocols import BlockPool, Match
+from fdspec.scheduler.prefix_sharing import PrefixSharing
+from fdspec.scheduler.waiting import WaitingQueue, service_order
 
 
 class Residents:
     """All requests in service, in the order of (priority, arrival).
 
-    A running request holds blocks for at least all its computed tokens; a waiting one holds none.
+    A running request holds blocks for at least all its computed tokens, some of them together with
+    others; a waiting one holds none.
 
     Attributes:
         running: requests that hold blocks, in order of service. Read only for callers.
         num_preempted: times that a request lost its blocks, since the start.
+        sharing: what requests find in the cache; callers read its counters.
     """
 
     def __init__(self, pool: BlockPool, max_num_seqs: int) -> None:
         self.running: list[Request] = []
         self.num_preempted = 0
+        self.sharing = PrefixSharing(pool)
         self._pool = pool
         self._block_size = pool.block_size
         self._max_num_seqs = max_num_seqs
         self._requests: dict[SequenceId, Request] = {}
-        self._waiting: list[tuple[int, int, Request]] = []  # heap; may hold finished requests
+        self._choices: dict[str, list[Request]] = {}
+        self._queue = WaitingQueue()
         self._arrivals = itertools.count()
+        self._copies: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -45,39 +52,67 @@ class Residents:
 
     def choices_of(self, request_id: str) -> list[Request]:
         """All choices of a request that are still in service. Does not modify."""
-        return [r for key, r in self._requests.items() if key[0] == request_id]
+        return list(self._choices.get(request_id, ()))
 
     def enter(self, request: Request) -> None:
         """Take a new request; it waits."""
         request.arrival = next(self._arrivals)
         self._requests[request.sequence_id] = request
-        self._wait(request)
+        self._choices.setdefault(request.sequence_id[0], []).append(request)
+        self._queue.push(request)
 
     def leave(self, request: Request) -> None:
-        """End a request, running or waiting; its blocks are free at once."""
-        if request.status is Status.RUNNING:
-            self.running.remove(request)
+        """End a request, running or waiting; its blocks are free at once, and stay cached."""
+        was_running = request.status is Status.RUNNING
         request.status = Status.FINISHED
         del self._requests[request.sequence_id]
-        self._release_all(request)
+        choices = self._choices[request.sequence_id[0]]
+        choices.remove(request)
+        if not choices:
+            del self._choices[request.sequence_id[0]]
+        if was_running:
+            self._stop(request)
 
     def admit(self) -> Iterator[Request]:
         """Run waiting requests, one by one, for as long as they fit.
 
-        Each gets blocks for all its known tokens. Nobody overtakes one that waits for blocks.
+        Each gets blocks for all its known tokens, those that are cached among them. Nobody
+        overtakes one that waits for blocks. Who needs a block next that a running request is about
+        to compute waits for it, and lets others pass.
         """
-        while len(self.running) < self._max_num_seqs and self._waiting:
-            request = self._waiting[0][2]
-            if request.status is Status.WAITING:
-                block_ids = self._pool.allocate(self.blocks_for(len(request.tokens)))
-                if block_ids is None:
-                    return
-                request.block_ids = tuple(block_ids)
+        while len(self.running) < self._max_num_seqs:
+            request = self._queue.first()
+            if request is None:
+                return
+            match = self.sharing.match(request)
+            if self.sharing.hold(request, match):
+                self._queue.pop()
+            elif self._take_blocks(request, match):
+                self._queue.pop()
                 request.status = Status.RUNNING
-                insort(self.running, request, key=_service_order)
-            heapq.heappop(self._waiting)
-            if request.status is Status.RUNNING:
+                insort(self.running, request, key=service_order)
+                self.sharing.begin(request, match)
                 yield request
+            else:
+                return
+
+    def take_copies(self) -> tuple[tuple[int, int], ...]:
+        """(source, destination) of the blocks to copy for requests admitted since the last call."""
+        copies = tuple(self._copies)
+        self._copies.clear()
+        return copies
+
+    def computed(self, request: Request, num_computed: int) -> None:
+        """So many tokens of a running request are in the cache now."""
+        request.num_computed = num_computed
+        if num_computed // self._block_size > request.num_published:
+            self._wake(self.sharing.publish(request))
+
+    def forget_cached(self) -> None:
+        """Empty the prefix cache; running requests publish their blocks anew."""
+        self._pool.forget_cached()
+        for request in self.running:
+            request.num_published = 0
 
     def reserve(self, request: Request, num_slots: int) -> bool:
         """Blocks for num_slots of a running request, at the cost of those that come after it.
@@ -119,40 +154,73 @@ class Residents:
     def check(self) -> None:
         """Raise AssertionError if requests and blocks do not agree. Does not modify."""
         self._pool.check()
-        held = [block_id for request in self.running for block_id in request.block_ids]
-        assert len(held) == len(set(held)), "two sequences hold the same block"
-        assert len(held) == self._pool.num_blocks - self._pool.num_free(), "a block has no holder"
+        self.sharing.check()
+        holders = Counter(block_id for request in self.running for block_id in request.block_ids)
+        for block_id in range(self._pool.num_blocks):
+            assert holders[block_id] == self._pool.num_holders(block_id), f"block {block_id}"
         assert len(self.running) <= self._max_num_seqs
-        assert self.running == sorted(self.running, key=_service_order)
+        assert self.running == sorted(self.running, key=service_order)
         running = {request.sequence_id for request in self.running}
         assert len(running) == len(self.running)
-        waiting = {r.sequence_id for _, _, r in self._waiting if r.status is Status.WAITING}
-        assert running | waiting == set(self._requests) and not running & waiting
+        waiting = [request.sequence_id for request in self._waiting()]
+        assert len(waiting) == len(set(waiting)), "a request waits twice"
+        assert running | set(waiting) == set(self._requests) and running.isdisjoint(waiting)
+        assert sum(map(len, self._choices.values())) == len(self._requests)
         for request in self._requests.values():
             if request.sequence_id in running:
-                assert request.status is Status.RUNNING
-                assert request.num_computed < len(request.tokens)
-                assert len(request.block_ids) >= self.blocks_for(request.num_computed)
+                self._check_running(request)
             else:
                 assert request.status is Status.WAITING
                 assert request.num_computed == 0 and not request.block_ids
 
+    def _check_running(self, request: Request) -> None:
+        assert request.status is Status.RUNNING
+        assert request.num_computed < len(request.tokens)
+        assert len(request.block_ids) >= self.blocks_for(request.num_computed)
+        assert len(set(request.block_ids)) == len(request.block_ids)
+        # Rows are written from the first token on that is not computed.
+        for block_id in request.block_ids[request.num_computed // self._block_size :]:
+            assert self._pool.num_holders(block_id) == 1, "a shared block would be written"
+
+    def _waiting(self) -> list[Request]:
+        return [*self._queue.requests(), *self.sharing.held()]
+
+    def _take_blocks(self, request: Request, match: Match) -> bool:
+        """Share what was found and allocate the rest; False if there is not so much."""
+        num_shared = len(match.block_ids)
+        self._pool.share(match.block_ids)
+        if match.partial_block is not None:
+            self._pool.touch(match.partial_block)
+        needed = self.blocks_for(request.tokens.length)
+        block_ids = self._pool.allocate(needed - num_shared)
+        if block_ids is None:
+            self._pool.release(reversed(match.block_ids))
+            return False
+        request.block_ids = (*match.block_ids, *block_ids)
+        # The source may be among what was given out, and later be written: but copies come first,
+        # in this order, and rows after them.
+        if match.partial_block not in (None, block_ids[0]):
+            self._copies.append((match.partial_block, block_ids[0]))
+        return True
+
     def _preempt(self, request: Request) -> None:
-        self.running.remove(request)
-        self._release_all(request)
+        self._stop(request)
         request.num_computed = 0
         request.num_preempted += 1
         self.num_preempted += 1
-        self._wait(request)
-
-    def _wait(self, request: Request) -> None:
         request.status = Status.WAITING
-        heapq.heappush(self._waiting, (*_service_order(request), request))
+        self._queue.push(request)
 
-    def _release_all(self, request: Request) -> None:
+    def _stop(self, request: Request) -> None:
+        """Take a running request off its blocks, which stay cached."""
+        self.running.remove(request)
+        self._wake(self.sharing.publish(request))
+        self.sharing.publish_tail(request)
+        self._wake(self.sharing.withdraw(request))
         self._pool.release(reversed(request.block_ids))
         request.block_ids = ()
 
-
-def _service_order(request: Request) -> tuple[int, int]:
-    return request.priority, request.arrival
+    def _wake(self, requests: Iterable[Request]) -> None:
+        for request in requests:
+            if request.status is Status.WAITING:
+                self._queue.push(request)

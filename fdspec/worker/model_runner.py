@@ -89,6 +89,7 @@ class ModelRunner:
             these are all that is wanted.
         """
         wake_threads()
+        self._cache.copy_blocks(plan.copies)
         batch = build_batch(plan, block_size=self._block_size, vocab_size=self._vocab_size)
         if not len(batch.token_ids):
             return ModelOutput(self._logits[:0], batch.logit_splits)

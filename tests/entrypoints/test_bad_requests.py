@@ -63,6 +63,8 @@ COMMON: list[tuple[dict[str, Any], Field]] = [
     ({"priority": 0.5}, "priority"),
     ({"user": 5}, "user"),
     ({"user": "x" * 257}, "user"),
+    ({"cache_salt": 5}, "cache_salt"),
+    ({"cache_salt": "x" * 257}, "cache_salt"),
     ({"request_id": ""}, "request_id"),
     ({"request_id": "a\r\nb"}, "request_id"),
     ({"tools": [{"type": "function"}]}, "tools"),

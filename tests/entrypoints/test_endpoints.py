@@ -156,6 +156,11 @@ def test_usage_with_cached_tokens(server, http):
     assert usage["prompt_tokens_details"] == {"cached_tokens": 2}
 
 
+def test_the_salt_goes_to_the_engine(server, http):
+    http.post("/v1/completions", json={**BODY, "cache_salt": "tenant"})
+    assert server.engine.submitted[-1].cache_salt == "tenant"
+
+
 def test_no_speculative_usage_without_speculation():
     plain = Server(
         FrontendOptions(model_names=(MODEL,)),

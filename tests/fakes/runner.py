@@ -58,6 +58,9 @@ class FakeRunner:
         self.num_rows += plan.num_rows
         # The previous step's logits are valid until now and not longer.
         self._logits.fill(np.nan)
+        blocks = self._values.reshape(-1, self._block_size)
+        for source, destination in plan.copies:
+            blocks[destination] = blocks[source]
         rows: list[NDArray[np.float32]] = []
         splits = [0]
         for sequence in plan.sequences:

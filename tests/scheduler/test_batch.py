@@ -36,7 +36,9 @@ def make(num_blocks=100, block_size=4, **limits):
 
 
 def submit(name, num_prompt, *, priority=0, **params):
-    return Submit(name, tuple(range(1, num_prompt + 1)), replace(PARAMS, **params), priority)
+    """A request that shares nothing with those of other names."""
+    prompt = tuple(range(1, num_prompt + 1))
+    return Submit(name, prompt, replace(PARAMS, **params), priority, cache_salt=name)
 
 
 def rows(plan: StepPlan):
@@ -375,7 +377,7 @@ def test_every_request_ends_in_a_pool_for_little_more_than_one():
 
 def test_abort_ends_every_choice_and_returns_all_blocks():
     scheduler, pool = make()
-    start(scheduler, submit("a", 5, n=2), submit("b", 5))
+    start(scheduler, submit("a", 3, n=2), submit("b", 5))
     scheduler.add(submit("waiting", 5))
     events = scheduler.add(Abort("a")) + scheduler.add(Abort("waiting"))
     assert [(e.request_id, e.choice, e.index, e.finish) for e in events] == [
@@ -394,7 +396,7 @@ def test_results_of_an_aborted_sequence_are_dropped():
     start(scheduler, submit("a", 5), submit("b", 5))
     plan = scheduler.plan([])
     scheduler.add(Abort("a"))
-    scheduler.add(submit("a", 2))  # the name is free again
+    scheduler.add(replace(submit("a", 2), cache_salt=""))  # the name is free again
     events = scheduler.apply(plan, verdicts(plan))
     assert [e.request_id for e in events] == ["b"]
     plan, events = step(scheduler)

@@ -27,7 +27,7 @@ class Bench:
 
     def submit(self, **num_prompts):
         for name, num_prompt in num_prompts.items():
-            self.scheduler.add(Submit(name, (1,) * num_prompt, PARAMS))
+            self.scheduler.add(Submit(name, (1,) * num_prompt, PARAMS, cache_salt=name))
 
     def step(self):
         """Rows of each sequence, and the time that the step took."""

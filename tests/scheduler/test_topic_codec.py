@@ -47,7 +47,7 @@ MESSAGES = [
     (FULL_EVENT, TokenEvent("b", 0, 0, (), finish=FinishReason.ABORT, stop_reason=17)),
     (),
     Ready(100, 2048, 64, 16, 8, "ngram", 5, (("isa", "avx2"),)),
-    EngineStats(1, 2, 3, 4, 5, 6, 7, 8, 9, 10),
+    EngineStats(*range(1, 14)),
     Fatal("out of memory"),
 ]
 

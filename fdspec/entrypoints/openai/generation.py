@@ -102,7 +102,12 @@ class Generation:
         )
         # The client's own id may be in use twice; the engine's must not be.
         command = Submit(
-            uuid.uuid4().hex, prompt.token_ids, fitted, request.priority, user=self._user
+            uuid.uuid4().hex,
+            prompt.token_ids,
+            fitted,
+            request.priority,
+            request.cache_salt,
+            self._user,
         )
         self._commands.append(command)
         for number in range(params.n):

@@ -144,6 +144,19 @@ class Metrics:
         )
         yield self._counter("engine_steps", "Steps of the engine", stats.num_steps_total)
         yield self._counter("engine_rows", "Rows that steps computed", stats.num_rows_total)
+        yield self._counter(
+            "prefix_cache_queries",
+            "Prompt tokens looked up in the cache, once for each choice",
+            stats.num_prefix_queries_total,
+        )
+        yield self._counter(
+            "prefix_cache_hits", "Of those, tokens found", stats.num_prefix_hits_total
+        )
+        yield self._gauge(
+            "hit_token_rate",
+            "Share of looked up prompt tokens that were found, 0..1",
+            ratio(stats.num_prefix_hits_total, stats.num_prefix_queries_total),
+        )
         ready = self._ready
         if ready is None:
             return
@@ -157,7 +170,8 @@ class Metrics:
         )
         yield self._gauge("max_gpu_block_num", "KV blocks", ready.num_blocks)
         yield self._gauge("available_gpu_block_num", "KV blocks that can be had", num_free)
-        yield self._gauge("free_gpu_block_num", "KV blocks that hold nothing", num_free)
+        num_empty = stats.num_empty_blocks if stats.num_blocks else ready.num_blocks
+        yield self._gauge("free_gpu_block_num", "KV blocks that hold nothing", num_empty)
         yield self._gauge(
             "gpu_cache_usage_perc",
             "Share of KV blocks in use, 0..1",

@@ -74,6 +74,7 @@ class GenerationRequest(ModelRequest, kw_only=True):
     return_token_ids: bool = False
     priority: int = 0
     user: str = ""
+    cache_salt: str = ""
     request_id: str | None = None
     speculative: SpeculativeOptions | None = None
 

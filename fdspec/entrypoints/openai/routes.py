@@ -38,7 +38,7 @@ from fdspec.entrypoints.openai.streaming import EventStreamResponse, until_disco
 from fdspec.version import __version__
 
 MAX_PRIORITY = 2**31 - 1
-MAX_USER_CHARACTERS = 256
+MAX_NAME_CHARACTERS = 256
 
 
 def build_router(frontend: Frontend) -> APIRouter:
@@ -128,10 +128,12 @@ def _check_common(body: GenerationRequest) -> None:
             "priority",
             f"priority must be between {-MAX_PRIORITY} and {MAX_PRIORITY}, got {body.priority}",
         )
-    if len(body.user) > MAX_USER_CHARACTERS:
-        raise bad_request(
-            "user", f"user has at most {MAX_USER_CHARACTERS} characters, got {len(body.user)}"
-        )
+    for name in ("user", "cache_salt"):
+        length = len(getattr(body, name))
+        if length > MAX_NAME_CHARACTERS:
+            raise bad_request(
+                name, f"{name} has at most {MAX_NAME_CHARACTERS} characters, got {length}"
+            )
 
 
 def _add_models(router: APIRouter, frontend: Frontend) -> None:

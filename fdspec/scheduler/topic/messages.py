@@ -46,24 +46,30 @@ class EngineStats:
         num_waiting: sequences that wait for admission.
         num_blocks: KV blocks of the pool.
         num_free_blocks: of those, how many can be given out.
+        num_empty_blocks: of those, how many hold no cached tokens.
         num_preempted_total: times that a sequence lost its blocks.
         num_steps_total: engine steps that computed something.
         num_rows_total: rows (prompt, decode and draft tokens) computed.
         num_drafts_total: drafts that were verified.
         num_draft_tokens_total: draft tokens that were verified.
         num_accepted_tokens_total: draft tokens that were accepted and kept.
+        num_prefix_queries_total: prompt tokens that were looked up in the prefix cache.
+        num_prefix_hits_total: of those, tokens that were found.
     """
 
     num_running: int = 0
     num_waiting: int = 0
     num_blocks: int = 0
     num_free_blocks: int = 0
+    num_empty_blocks: int = 0
     num_preempted_total: int = 0
     num_steps_total: int = 0
     num_rows_total: int = 0
     num_drafts_total: int = 0
     num_draft_tokens_total: int = 0
     num_accepted_tokens_total: int = 0
+    num_prefix_queries_total: int = 0
+    num_prefix_hits_total: int = 0
 
 
 @dataclass(frozen=True, slots=True)
