@@ -8,13 +8,10 @@ runner calls it once a step.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fdspec.core.draft import Draft
 from fdspec.core.plan import SequencePlan, StepPlan
 
 
@@ -48,39 +45,53 @@ class Batch:
 def build_batch(plan: StepPlan, *, block_size: int, vocab_size: int) -> Batch:
     """Arrays of a step. Does not modify the plan.
 
+    It comes between two runs of the model, which have filled the caches with weights: plain lists
+    and one conversion at the end touch less code and memory than a dozen numpy functions.
+
     Args:
         plan: at least one row for each sequence.
         block_size: tokens in a block.
         vocab_size: rows of the embedding. A draft token outside is computed as token 0: proposers
             may guess anything, and such a guess never equals the target's token.
     """
-    sequences = plan.sequences
-    num_sequences = len(sequences)
-    starts = np.array([sequence.start for sequence in sequences], dtype=np.int32)
-    num_rows = np.array([sequence.num_rows for sequence in sequences], dtype=np.int64)
-    row_splits = _splits(num_rows, np.int32)
-    block_table = _block_table([sequence.block_ids for sequence in sequences])
-    # For each row: its sequence, and which of the sequence's rows it is.
-    owner = np.repeat(np.arange(num_sequences), num_rows)
-    offsets = np.arange(len(owner), dtype=np.int32) - row_splits[owner]
-    places = starts[owner] + offsets
-    slots = block_table[owner, places // block_size].astype(np.int64) * block_size
-    slots += places % block_size
-    batch = Batch(
-        token_ids=_token_ids(sequences, vocab_size),
-        positions=places,
-        slots=slots,
-        block_table=block_table,
-        row_splits=row_splits,
-        context_lens=starts,
-        parents=offsets - np.int32(1),
-        **_logit_rows(sequences, row_splits, num_rows),
+    token_ids: list[int] = []
+    positions: list[int] = []
+    slots: list[int] = []
+    context_lens: list[int] = []
+    parents: list[int] = []
+    logit_rows: list[int] = []
+    row_splits, logit_splits = [0], [0]
+    for sequence in plan.sequences:
+        start, draft = sequence.start, sequence.draft
+        committed = sequence.history[start:].tolist()
+        num_rows = num_committed = len(committed)
+        token_ids += committed
+        positions += range(start, start + num_committed)
+        parents += range(-1, num_committed - 1)
+        if draft is not None:
+            drafted = draft.tokens.tolist()
+            num_rows += len(drafted)
+            token_ids += [token if 0 <= token < vocab_size else 0 for token in drafted]
+            draft_parents = draft.parents.tolist()
+            parents += [num_committed + parent for parent in draft_parents]
+            positions += _draft_positions(draft_parents, start + num_committed - 1)
+        slots += _slots(sequence.block_ids, range(start, start + num_rows), block_size)
+        context_lens.append(start)
+        end = row_splits[-1] + num_rows
+        logit_rows += range(row_splits[-1] + sequence.first_logit_row, end)
+        row_splits.append(end)
+        logit_splits.append(len(logit_rows))
+    return Batch(
+        token_ids=np.array(token_ids, np.int32),
+        positions=np.array(positions, np.int32),
+        slots=np.array(slots, np.int64),
+        block_table=_block_table([sequence.block_ids for sequence in plan.sequences]),
+        row_splits=np.array(row_splits, np.int32),
+        context_lens=np.array(context_lens, np.int32),
+        parents=np.array(parents, np.int32),
+        logit_rows=np.array(logit_rows, np.int64),
+        logit_splits=np.array(logit_splits, np.int64),
     )
-    for sequence, start, end in zip(sequences, row_splits[:-1], row_splits[1:], strict=True):
-        if sequence.draft is not None and not sequence.draft.is_chain:
-            rows = slice(start, end)
-            _place_tree(sequence, sequence.draft, batch.positions[rows], batch.parents[rows])
-    return batch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,54 +131,29 @@ def plan_moves(sequence: SequencePlan, kept: tuple[int, ...], *, block_size: int
     return Moves(slots_of(accepted[moved]), slots_of(targets[moved]))
 
 
-def _splits(counts: NDArray[np.int64], dtype: type[np.integer[Any]]) -> NDArray[Any]:
-    """[counts + 1], where each share of a concatenation begins and the last one ends."""
-    splits = np.zeros(len(counts) + 1, dtype=dtype)
-    np.cumsum(counts, out=splits[1:])
-    return splits
+def _draft_positions(parents: list[int], last_position: int) -> list[int]:
+    """Position of each draft token, one below its parent's; siblings share a position."""
+    positions: list[int] = []
+    for parent in parents:
+        positions.append(1 + (last_position if parent < 0 else positions[parent]))
+    return positions
+
+
+def _slots(block_ids: tuple[int, ...], places: range, block_size: int) -> list[int]:
+    """Cache slots of consecutive places of a sequence."""
+    if len(places) == 1:
+        block, offset = divmod(places[0], block_size)
+        return [block_ids[block] * block_size + offset]
+    slots: list[int] = []
+    for block in range(places.start // block_size, -(-places.stop // block_size)):
+        first = block * block_size
+        base = block_ids[block] * block_size - first
+        slots += range(base + max(first, places.start), base + min(first + block_size, places.stop))
+    return slots
 
 
 def _block_table(block_ids: list[tuple[int, ...]]) -> NDArray[np.int32]:
-    widths = [len(blocks) for blocks in block_ids]
-    table = np.zeros((len(widths), max(widths, default=0)), dtype=np.int32)
-    is_used = np.arange(table.shape[1]) < np.array(widths, dtype=np.int64)[:, None]
-    table[is_used] = np.fromiter(chain.from_iterable(block_ids), np.int32, sum(widths))
-    return table
-
-
-def _token_ids(sequences: tuple[SequencePlan, ...], vocab_size: int) -> NDArray[np.int32]:
-    pieces = []
-    for sequence in sequences:
-        pieces.append(sequence.history[sequence.start :])
-        if sequence.draft is not None:
-            guessed = sequence.draft.tokens
-            known = (guessed >= 0) & (guessed < vocab_size)
-            pieces.append(np.where(known, guessed, 0).astype(np.int32))
-    return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int32)
-
-
-def _logit_rows(
-    sequences: tuple[SequencePlan, ...],
-    row_splits: NDArray[np.int32],
-    num_rows: NDArray[np.int64],
-) -> dict[str, NDArray[np.int64]]:
-    first = np.array([sequence.first_logit_row for sequence in sequences], dtype=np.int64)
-    counts = num_rows - first
-    splits = _splits(counts, np.int64)
-    rows = np.arange(splits[-1]) + np.repeat(row_splits[:-1] + first - splits[:-1], counts)
-    return {"logit_rows": rows, "logit_splits": splits}
-
-
-def _place_tree(
-    sequence: SequencePlan,
-    draft: Draft,
-    positions: NDArray[np.int32],
-    parents: NDArray[np.int32],
-) -> None:
-    """Positions and parents of a tree's rows, in place: siblings share a position."""
-    first = sequence.num_committed_rows
-    last_position = sequence.start + first - 1
-    for index, parent in enumerate(draft.parents.tolist()):
-        parents[first + index] = first - 1 if parent < 0 else first + parent
-        above = last_position if parent < 0 else positions[first + parent]
-        positions[first + index] = above + 1
+    """[sequences, most blocks], padded with 0."""
+    width = max(map(len, block_ids), default=0)
+    padded = [[*blocks, *[0] * (width - len(blocks))] for blocks in block_ids]
+    return np.array(padded, np.int32).reshape(len(block_ids), width)
