@@ -5,6 +5,11 @@ Plain and speculative runs alternate inside one process, so that their ratio hol
 machine. Every answer of a pair must have the same tokens; the program fails if one differs.
 
     python -m benchmarks.bench_latency --config configs/yaml/quickstart.yaml --output latency.json
+
+With --sampling it measures something else: what sampling costs beside greedy decoding, and how much
+of a step is not the model.
+
+    python -m benchmarks.bench_latency --sampling --rounds 9
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,10 +26,12 @@ from typing import Any
 from tqdm import tqdm
 
 from benchmarks.arguments import count
-from benchmarks.report import Spread, load_pyplot, processor_name, save_plot, write_json
+from benchmarks.report import Spread, load_pyplot, machine, processor_name, save_plot, write_json
+from benchmarks.sampling_price import StepTimer, measure_sampling, print_sampling
 from benchmarks.workloads import chat_messages, code_messages, extractive_messages, filler_text
 from fdspec import LLM, SamplingParams
 from fdspec.entrypoints.outputs import CompletionOutput
+from fdspec.ops import num_threads, set_num_threads
 
 
 def timed_generate(
@@ -163,7 +171,7 @@ def plot(report: dict[str, Any], path: Path) -> None:
     save_plot(figure, path)
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--config", default="configs/yaml/quickstart.yaml", help="YAML file")
@@ -178,17 +186,57 @@ def parse_arguments() -> argparse.Namespace:
         "--chat-prompts", type=count, default=20, help="pairs of free chat, up to 24"
     )
     parser.add_argument("--max-tokens", type=count, default=256, help="tokens of each answer")
+    parser.add_argument("--threads", type=count, help="default: as configured")
+    sampling = parser.add_argument_group("the price of sampling")
+    sampling.add_argument(
+        "--sampling", action="store_true", help="measure it, and none of the other figures"
+    )
+    sampling.add_argument(
+        "--batch-sizes", type=count, nargs="+", default=(1, 16), help="sequences at a time"
+    )
+    sampling.add_argument(
+        "--cpu-time",
+        action="store_true",
+        help="processor time instead of wall time; with --threads 1, for a busy machine",
+    )
     parser.add_argument("--output", type=Path, help="JSON file to write")
     parser.add_argument("--plot", type=Path, help="image to write (needs matplotlib)")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
-def main() -> None:
+def run_sampling(arguments: argparse.Namespace) -> None:
+    """Measure the price of sampling, print, write."""
+    prices = {}
+    for batch_size in arguments.batch_sizes:
+        timer = StepTimer(
+            arguments.config, batch_size, arguments.threads, counts_cpu_time=arguments.cpu_time
+        )
+        prices[batch_size] = measure_sampling(
+            timer, chat_messages(), batch_size, arguments.max_tokens, arguments.rounds
+        )
+        timer.close()
+    print_sampling(prices)
+    if arguments.output:
+        report = {
+            "machine": machine(),
+            "config": arguments.config,
+            "num_threads": num_threads(),
+            "counts_cpu_time": arguments.cpu_time,
+            "prices": prices,
+        }
+        write_json(arguments.output, report)
+
+
+def main(command_line: Sequence[str] | None = None) -> None:
     """Measure, print, write."""
-    arguments = parse_arguments()
+    arguments = parse_arguments(command_line)
+    if arguments.sampling:
+        return run_sampling(arguments)
     if arguments.plot:
         load_pyplot()
     llm = LLM(config=arguments.config, speculative_config=arguments.speculative_config)
+    if arguments.threads:
+        set_num_threads(arguments.threads)
     extractive = [extractive_messages()] * arguments.rounds
     code = [code_messages()] * arguments.rounds
     chat = chat_messages()[: arguments.chat_prompts]
@@ -196,7 +244,7 @@ def main() -> None:
     report = {
         "model": str(llm.model),
         "machine": processor_name(),
-        "num_threads": llm.num_threads,
+        "num_threads": num_threads(),
         "speculative_config": arguments.speculative_config,
         "prefill_tokens_per_s": {
             str(n): measure_prefill(llm, n, arguments.rounds)

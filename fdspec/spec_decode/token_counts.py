@@ -50,6 +50,8 @@ class TokenCounts:
         )
         self._entries.ids[:size] = prompt_ids
         self._entries.in_prompt[:size] = 1
+        # The same counts, one of which is several times quicker to change here than in an array.
+        self._output_counts = self._entries.output_counts.data
         self._index_of = {token: index for index, token in enumerate(prompt_ids.tolist())}
         self.num_tokens = num_prompt
         self.update(history)
@@ -64,8 +66,9 @@ class TokenCounts:
                     self._entries = CountEntries(
                         *(np.concatenate([a, np.zeros_like(a)]) for a in self._entries)
                     )
+                    self._output_counts = self._entries.output_counts.data
                 self._entries.ids[index] = token
-            self._entries.output_counts[index] += 1
+            self._output_counts[index] += 1
         self.num_tokens = len(history)
 
     def entries(self) -> CountEntries:

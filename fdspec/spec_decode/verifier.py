@@ -91,8 +91,10 @@ class SpeculativeVerifier:
         if output.best_tokens is not None:
             # At temperature 0 every strategy accepts what equals the target's own token.
             return self._match(output.best_tokens, sampling)
-        logits = _sampling_rows(plan, output.logits, splits)
         params = self._rows.build(sampling)
+        logits = output.logits
+        if len(logits) > params.num_rows:
+            logits = logits[_sampling_rows(plan, splits)]
         if self._strategy is not None:
             return self._strategy(logits, params, sampling)
         return self._match(sample_rows(logits, params), sampling)
@@ -142,19 +144,14 @@ class SpeculativeVerifier:
         )
 
 
-def _sampling_rows(
-    plan: StepPlan, logits: NDArray[np.float32], splits: list[int]
-) -> NDArray[np.float32]:
-    """Logits of the rows that choose a token; without prompt logprobs these are all of them."""
-    if not any(sequence.wants_prompt_logprobs for sequence in plan.sequences):
-        return logits
-    rows = [
+def _sampling_rows(plan: StepPlan, splits: list[int]) -> list[int]:
+    """The rows that choose a token, among those that are there for prompt logprobs."""
+    return [
         row
         for sequence, end in zip(plan.sequences, splits[1:], strict=True)
         if sequence.samples
         for row in range(end - 1 - sequence.num_draft_rows, end)
     ]
-    return logits[rows]
 
 
 def _prompt_logprobs(

@@ -116,6 +116,26 @@ def test_large_vocabulary(mode: str, scale: float) -> None:
         check_against_the_definition(backend, logits, params)
 
 
+@pytest.mark.parametrize("top_p", [1e-3, 0.1, 0.5, 0.97])
+@pytest.mark.parametrize("scale", [0.05, 1.0, 6.0])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_winners_outside_the_mass_are_passed_over(backend: str, scale: float, top_p: float) -> None:
+    # Often the most likely token with noise is none of those that top_p keeps.
+    rows = 60
+    params = RowParams.alike(rows, top_p=top_p, seed=5, position=np.arange(rows))
+    check_against_the_definition(backend, logits_of(rows, 300, scale=scale), params)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_mass_that_ends_between_two_equal_tokens(backend: str) -> None:
+    # The weights of the last tokens are 0, but only to the bit: a rough total leaves it open
+    # whether half of it is more than two of the first four tokens.
+    rows = 200
+    logits = np.tile(np.array([[1.0] * 4 + [-40.0] * 60], np.float32), (rows, 1))
+    params = RowParams.alike(rows, top_p=0.5, seed=8, position=np.arange(rows))
+    assert set(sample(backend, logits, params).tolist()) == {0, 1}
+
+
 PROBABILITIES = np.array([[0.15, 0.5, 0.05, 0.3]])
 
 

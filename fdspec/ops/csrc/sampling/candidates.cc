@@ -25,6 +25,15 @@ Candidate* partition(Candidate* begin, Candidate* end, Condition condition) {
   return middle;
 }
 
+template <class Condition>
+int64_t weight_of(const Candidate* candidates, int64_t count, Condition condition) {
+  int64_t weight = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    weight += condition(candidates[i]) ? candidates[i].weight : 0;
+  }
+  return weight;
+}
+
 }  // namespace
 
 void select_best(Candidate* candidates, int64_t count, int64_t keep) {
@@ -68,6 +77,23 @@ int64_t select_mass(Candidate* candidates, int64_t count, double mass, float top
       begin = middle;
     }
   }
+  return end - candidates;
+}
+
+int64_t weight_above(const Candidate* candidates, int64_t count, float lowest) {
+  return weight_of(candidates, count, [=](const Candidate& c) { return c.score >= lowest; });
+}
+
+int64_t weight_before(const Candidate* candidates, int64_t count, const Candidate& last) {
+  // Without a branch, which no processor could predict.
+  return weight_of(candidates, count, [score = last.score, token = last.token](const Candidate& c) {
+    return (c.score > score) | ((c.score == score) & (c.token < token));
+  });
+}
+
+int64_t select_before(Candidate* candidates, int64_t count, Candidate last) {
+  const Candidate* const end = partition(candidates, candidates + count,
+                                         [&](const Candidate& c) { return comes_before(c, last); });
   return end - candidates;
 }
 

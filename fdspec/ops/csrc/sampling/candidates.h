@@ -28,6 +28,16 @@ FDSPEC_EXPORT void select_best(Candidate* candidates, int64_t count, int64_t kee
 // Linear in count.
 FDSPEC_EXPORT int64_t select_mass(Candidate* candidates, int64_t count, double mass, float top);
 
+// What the candidates weigh that have a score of at least `lowest`.
+FDSPEC_EXPORT int64_t weight_above(const Candidate* candidates, int64_t count, float lowest);
+
+// What the candidates weigh that come before one of them in the order.
+FDSPEC_EXPORT int64_t weight_before(const Candidate* candidates, int64_t count,
+                                    const Candidate& last);
+
+// Moves these to the front; returns how many they are.
+FDSPEC_EXPORT int64_t select_before(Candidate* candidates, int64_t count, Candidate last);
+
 // Sum of weights and lowest score; +inf of none.
 struct Measure {
   int64_t weight;

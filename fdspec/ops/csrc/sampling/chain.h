@@ -100,20 +100,26 @@ inline int64_t keep_likely(Candidate* candidates, int64_t count, float top, floa
   return kept;
 }
 
+inline bool has_top_k(const SamplingRows& params, int64_t row, int64_t vocab) {
+  return params.top_k[row] > 0 && params.top_k[row] < vocab;
+}
+
 // True if top_k, top_p and min_p leave all tokens of the row.
 inline bool keeps_all(const SamplingRows& params, int64_t row, int64_t vocab) {
-  const bool has_top_k = params.top_k[row] > 0 && params.top_k[row] < vocab;
-  return !has_top_k && !(params.top_p[row] < 1.0f) && !(params.min_p[row] > 0.0f);
+  return !has_top_k(params, row, vocab) && !(params.top_p[row] < 1.0f) &&
+         !(params.min_p[row] > 0.0f);
 }
+
+// Tokens that far from the largest score are weighed exactly at first, the others roughly.
+inline constexpr float kNearDistance = 10.0f;
 
 // Gathers the shortest prefix of the order with a mass of top_p; returns its length.
 inline int64_t keep_mass(const Scores& scores, float top_p, float top, Candidate* candidates) {
-  constexpr float kDistance = 10.0f;
   const double share = static_cast<double>(top_p);
-  const NearTop near = collect_near(scores, top, kDistance, candidates);
+  const NearTop near = collect_near(scores, top, kNearDistance, candidates);
   const auto is_prefix = [&](int64_t count, double mass) {
     const Measure kept = measure(candidates, count);
-    return static_cast<double>(kept.weight) >= mass && kept.lowest >= top - kDistance;
+    return static_cast<double>(kept.weight) >= mass && kept.lowest >= top - kNearDistance;
   };
   int64_t count = select_mass(candidates, near.count, share * near.least_total, top);
   // What is enough for the largest total that may be, is enough for the exact one.
@@ -134,7 +140,7 @@ inline int64_t keep_candidates(const Scores& scores, const SamplingRows& params,
   const float top_p = params.top_p[row], min_p = params.min_p[row], top = peak.score;
   const bool has_top_p = top_p < 1.0f;
   int64_t count = 0;
-  if (top_k > 0 && top_k < scores.vocab()) {
+  if (has_top_k(params, row, scores.vocab())) {
     count = collect_best(scores, peak, top_k, candidates);
     if (has_top_p) {
       const double total = static_cast<double>(set_weights(candidates, count, top));

@@ -118,7 +118,8 @@ inline int32_t sample_all(const Scores& scores, const Peak& peak, NoiseKey key) 
 }
 
 // The same over some tokens; count > 0.
-inline int32_t sample_candidates(const Candidate* candidates, int64_t count, NoiseKey key) {
+inline const Candidate& sample_candidates(const Candidate* candidates, int64_t count,
+                                          NoiseKey key) {
   NoisySearch search(key);
   for (int64_t begin = 0; begin < count; begin += kLanes) {
     float scores[kLanes];
@@ -131,7 +132,9 @@ inline int32_t sample_candidates(const Candidate* candidates, int64_t count, Noi
     }
     search.offer(F16::load(scores), I16::load(tokens));
   }
-  return search.token();
+  const Candidate* chosen = candidates;
+  while (chosen->token != search.token()) ++chosen;
+  return *chosen;
 }
 
 }  // namespace FDSPEC_ISA
