@@ -23,6 +23,7 @@ from fdspec.models import (
     ModelOptions,
     RopeOverride,
     WeightCache,
+    checkpoint_digest,
     load_model,
     resolve_model,
     user_cache_folder,
@@ -256,5 +257,19 @@ def _describe(config: EngineConfig, size: PoolSize, model: LlamaFamilyModel) -> 
             ("kv_cache_dtype", config.cache.kv_cache_dtype),
             ("kv_cache_bytes", str(size.num_blocks * size.block_bytes)),
             ("num_threads", str(num_threads())),
+            *_details_for_other_workers(config),
         ),
     )
+
+
+def _details_for_other_workers(config: EngineConfig) -> tuple[tuple[str, str], ...]:
+    """What else decides which tokens come out: the workers of a topic must agree about it."""
+    if not config.topic.is_shared:
+        return ()
+    speculative = config.speculative
+    strategy = "target_match" if speculative is None else speculative.verify_strategy
+    folder = Path(config.model.weight_cache_folder or user_cache_folder()).expanduser()
+    digest = "random weights"
+    if config.model.load_choices != "dummy":
+        digest = checkpoint_digest(Path(config.model.model), folder)
+    return ("verify_strategy", strategy), ("checkpoint", digest)

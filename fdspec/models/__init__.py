@@ -7,7 +7,7 @@ Importing this package does not import paddle; `load_model` does when it is call
 from fdspec.models.config import ModelConfig
 from fdspec.models.config_reading import read_model_config
 from fdspec.models.hub import resolve_model
-from fdspec.models.loading import ModelOptions, load_model
+from fdspec.models.loading import ModelOptions, checkpoint_digest, load_model
 from fdspec.models.rope_override import RopeOverride
 from fdspec.models.weight_cache import WeightCache, user_cache_folder
 
@@ -16,6 +16,7 @@ __all__ = [
     "ModelOptions",
     "RopeOverride",
     "WeightCache",
+    "checkpoint_digest",
     "load_model",
     "read_model_config",
     "resolve_model",

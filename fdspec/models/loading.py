@@ -99,13 +99,22 @@ def load_model(path: str | Path, options: ModelOptions | None = None) -> LlamaFa
     return model or _into_cache(options.cache, key, build, load)
 
 
+def checkpoint_digest(path: Path, memo_folder: Path) -> str:
+    """What the tensors of a checkpoint are, as a hexadecimal digest.
+
+    Args:
+        path: as for `load_model`.
+        memo_folder: where digests are remembered, because reading all of a checkpoint takes long.
+    """
+    files = find_checkpoint(path)
+    return digest_of_files(files.safetensors if files.gguf is None else (files.gguf,), memo_folder)
+
+
 def _cache_key(path: Path, config: ModelConfig, quantization: str | None, folder: Path) -> str:
     """Everything that decides what packed weights are, as one hexadecimal digest."""
-    files = find_checkpoint(path)
-    sources = files.safetensors if files.gguf is None else (files.gguf,)
     # The same weights in another folder are the same.
     facts = (
-        digest_of_files(sources, folder),
+        checkpoint_digest(path, folder),
         replace(config, source=""),
         quantization,
         packed_layout_fingerprint(),

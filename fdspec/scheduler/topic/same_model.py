@@ -8,7 +8,7 @@ from fdspec.scheduler.broker.values import WorkerCard
 from fdspec.scheduler.topic.codec import CodecError, decode
 from fdspec.scheduler.topic.messages import Ready
 
-_DETAILS = ("architecture", "checkpoint", "quantization", "kv_cache_dtype")
+_DETAILS = ("architecture", "checkpoint", "quantization", "kv_cache_dtype", "verify_strategy")
 
 
 def check_same_model(mine: Ready, other: WorkerCard) -> None:
@@ -24,13 +24,13 @@ def check_same_model(mine: Ready, other: WorkerCard) -> None:
             f"the worker {other.name} of this topic cannot be read: {error}"
         ) from None
     assert isinstance(theirs, Ready)
-    facts = {
+    facts: dict[str, tuple[object, object]] = {
         "vocab_size": (mine.vocab_size, theirs.vocab_size),
         "max_model_len": (mine.max_model_len, theirs.max_model_len),
     }
     my_details, their_details = dict(mine.details), dict(theirs.details)
     for name in _DETAILS:
-        facts[name] = (my_details.get(name), their_details.get(name))  # type: ignore[assignment]
+        facts[name] = (my_details.get(name), their_details.get(name))
     for name, (my_value, their_value) in facts.items():
         if my_value != their_value:
             raise ConfigError(
