@@ -55,6 +55,8 @@ def main() -> int:
             while not is_answering(Path(folder) / "b"):
                 time.sleep(0.05)
             worker.start()
+            while not _connect(url).stats().workers:
+                time.sleep(0.05)
             report(*measure(_connect(url), options.streams, options.seconds))
         finally:
             worker.kill()
