@@ -257,12 +257,14 @@ def _describe(config: EngineConfig, size: PoolSize, model: LlamaFamilyModel) -> 
             ("kv_cache_dtype", config.cache.kv_cache_dtype),
             ("kv_cache_bytes", str(size.num_blocks * size.block_bytes)),
             ("num_threads", str(num_threads())),
-            *_details_for_other_workers(config),
+            *_details_for_other_workers(config, model),
         ),
     )
 
 
-def _details_for_other_workers(config: EngineConfig) -> tuple[tuple[str, str], ...]:
+def _details_for_other_workers(
+    config: EngineConfig, model: LlamaFamilyModel
+) -> tuple[tuple[str, str], ...]:
     """What else decides which tokens come out: the workers of a topic must agree about it."""
     if not config.topic.is_shared:
         return ()
@@ -272,4 +274,5 @@ def _details_for_other_workers(config: EngineConfig) -> tuple[tuple[str, str], .
     digest = "random weights"
     if config.model.load_choices != "dummy":
         digest = checkpoint_digest(Path(config.model.model), folder)
-    return ("verify_strategy", strategy), ("checkpoint", digest)
+    rope = f"theta {model.config.rope_theta:g}, scaling {model.config.rope_scaling}"
+    return ("verify_strategy", strategy), ("checkpoint", digest), ("rope", rope)

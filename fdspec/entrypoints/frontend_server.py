@@ -33,7 +33,7 @@ async def serve_frontend(config: EngineConfig, listener: socket.socket, signals:
     from fdspec.entrypoints.http_server import build_http_server
 
     client = join_topic(config.topic)
-    watcher = asyncio.create_task(watch_workers(client))
+    watcher = asyncio.create_task(watch_workers(client, has_engine=False))
     ready = asyncio.create_task(client.wait_ready())
     try:
         either = asyncio.wait((ready, watcher), return_when=asyncio.FIRST_COMPLETED)

@@ -20,7 +20,7 @@ from fdspec.entrypoints.frontend_server import serve_frontend
 from fdspec.entrypoints.listener import bind_listener
 from fdspec.entrypoints.local_model import load_server_tokenizer, with_local_model
 from fdspec.entrypoints.own_broker import with_broker
-from fdspec.entrypoints.shared_topic import check_broker, follow_engine, join_topic
+from fdspec.entrypoints.shared_topic import check_broker, client_beside_engine
 from fdspec.entrypoints.stopping import Signals, StopRequested, in_daemon_thread, unless_stopped
 from fdspec.scheduler.topic import LocalTopicClient, TopicClient
 from fdspec.utils.logging import get_logger
@@ -84,7 +84,6 @@ async def _serve_with_engine(
     config = await unless_stopped(in_daemon_thread(lambda: with_local_model(config)), stop)
     await engine.start(config, link.endpoint)
     watcher = asyncio.create_task(_watch(engine, link, signals, config.topic.is_shared))
-    client: TopicClient = link
     try:
         load = in_daemon_thread(lambda: load_server_tokenizer(config))
         tokenizer = await unless_stopped(load, stop)
@@ -92,18 +91,14 @@ async def _serve_with_engine(
         from fdspec.entrypoints.http_server import build_http_server
 
         await _wait_ready(config, link, stop)
-        if config.topic.is_shared:
-            client = join_topic(config.topic)
-            follow_engine(client, link)
-        http = build_http_server(config, client, tokenizer, listener)
-        # What exists now stays: the collector need not look at it again while requests run.
-        gc.collect()
-        gc.freeze()
-        await http.run(signals)
+        async with client_beside_engine(config.topic, link) as client:
+            http = build_http_server(config, client, tokenizer, listener)
+            # What exists now stays: the collector need not look at it again while requests run.
+            gc.collect()
+            gc.freeze()
+            await http.run(signals)
     finally:
         is_dead = link.death is not None
-        if client is not link:
-            await asyncio.to_thread(client.close)
         if is_dead and not stop.is_set():
             # Its last words are worth waiting for, but not for ever.
             await asyncio.wait((watcher,), timeout=_ENGINE_END_S)

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
 from fdspec.config import TopicConfig
 from fdspec.scheduler.broker.connecting import opener
 from fdspec.scheduler.broker.interface import BrokerUnavailable
 from fdspec.scheduler.broker.values import Timing
-from fdspec.scheduler.topic import BrokerTopicClient, Terms, TopicClient
+from fdspec.scheduler.topic import BrokerTopicClient, Terms, TopicClient, watch_workers
 from fdspec.utils.logging import get_logger
 
 logger = get_logger(__name__)
@@ -40,11 +44,29 @@ def join_topic(config: TopicConfig) -> BrokerTopicClient:
     return BrokerTopicClient(opener(config), terms, Timing(config.scheduler_lease))
 
 
-def follow_engine(client: TopicClient, link: TopicClient) -> None:
-    """Tell a client of a shared topic what its server's own engine, which is ready, says."""
+@contextlib.asynccontextmanager
+async def client_beside_engine(
+    config: TopicConfig, link: TopicClient
+) -> AsyncIterator[TopicClient]:
+    """The client of a server that has an engine: the link to it, or the end of a shared topic.
+
+    Args:
+        config: says which topic.
+        link: to the engine, which is ready.
+    """
+    if not config.is_shared:
+        yield link
+        return
     assert link.ready is not None
+    client = join_topic(config)
     client.dispatch(link.ready)
     link.on_stats = client.dispatch
     link.on_death = client.engine_died
     if link.death is not None:
         client.engine_died(link.death)
+    watcher = asyncio.create_task(watch_workers(client, has_engine=True))
+    try:
+        yield client
+    finally:
+        watcher.cancel()
+        await asyncio.to_thread(client.close)

@@ -15,6 +15,7 @@ from fdspec.entrypoints.openai.errors import ApiError
 from fdspec.entrypoints.openai.logprobs import TokenNames
 from fdspec.entrypoints.openai.metrics import Metrics
 from fdspec.entrypoints.openai.params import Limits
+from fdspec.scheduler.broker.values import TopicStats
 from fdspec.scheduler.topic import EngineStats, TopicClient
 from fdspec.tokenizer import Tokenizer
 
@@ -84,6 +85,7 @@ class Frontend:
         self.metrics.engine_ready(ready)
         self._seeds = random.Random(options.seed) if options.seed is not None else None
         client.on_stats = self._take_stats
+        client.on_topic = self._take_topic
 
     @property
     def speculates(self) -> bool:
@@ -116,3 +118,6 @@ class Frontend:
 
     def _take_stats(self, stats: EngineStats) -> None:
         self.metrics.stats = stats
+
+    def _take_topic(self, stats: TopicStats) -> None:
+        self.metrics.topic = stats

@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from fdspec.core import DraftStats
 from fdspec.entrypoints.openai.draft_report import PositionCounts, ratio
+from fdspec.scheduler.broker.values import ROLES, TopicStats
 from fdspec.scheduler.topic import EngineStats, Ready
 
 _FIRST_TOKEN_BUCKETS_S = (
@@ -36,10 +37,12 @@ class Metrics:
 
     Attributes:
         stats: the engine's latest statistics; the owner replaces it.
+        topic: the shared topic's latest statistics, likewise; None if there is none.
     """
 
     def __init__(self, prefix: str) -> None:
         self.stats = EngineStats()
+        self.topic: TopicStats | None = None
         self._prefix = prefix
         self._ready: Ready | None = None
         self._num_requests = 0
@@ -118,6 +121,7 @@ class Metrics:
         yield from self._request_families()
         yield from self._engine_families()
         yield from self._draft_families()
+        yield from self._topic_families()
 
     def _request_families(self) -> Iterator[Metric]:
         yield self._counter("requests_number", "Prompts sent to the engine", self._num_requests)
@@ -160,7 +164,9 @@ class Metrics:
         ready = self._ready
         if ready is None:
             return
-        num_free = stats.num_free_blocks if stats.num_blocks else ready.num_blocks
+        # A frontend's statistics are sums over its workers.
+        num_blocks = stats.num_blocks or ready.num_blocks
+        num_free = stats.num_free_blocks if stats.num_blocks else num_blocks
         yield self._gauge("batch_size", "Sequences in the batch", stats.num_running)
         yield self._gauge("max_batch_size", "Most sequences in a batch", ready.max_num_seqs)
         yield self._gauge(
@@ -168,17 +174,17 @@ class Metrics:
             "Sequences that the batch can still take",
             max(ready.max_num_seqs - stats.num_running, 0),
         )
-        yield self._gauge("max_gpu_block_num", "KV blocks", ready.num_blocks)
+        yield self._gauge("max_gpu_block_num", "KV blocks", num_blocks)
         yield self._gauge("available_gpu_block_num", "KV blocks that can be had", num_free)
-        num_empty = stats.num_empty_blocks if stats.num_blocks else ready.num_blocks
+        num_empty = stats.num_empty_blocks if stats.num_blocks else num_blocks
         yield self._gauge("free_gpu_block_num", "KV blocks that hold nothing", num_empty)
         yield self._gauge(
             "gpu_cache_usage_perc",
             "Share of KV blocks in use, 0..1",
-            ratio(ready.num_blocks - num_free, ready.num_blocks),
+            ratio(num_blocks - num_free, num_blocks),
         )
         yield self._gauge(
-            "available_gpu_resource", "Share of KV blocks free", ratio(num_free, ready.num_blocks)
+            "available_gpu_resource", "Share of KV blocks free", ratio(num_free, num_blocks)
         )
         yield self._cache_info(ready)
 
@@ -221,6 +227,28 @@ class Metrics:
             for position, count in enumerate(counts):
                 family.add_metric([str(position)], count)
             yield family
+
+    def _topic_families(self) -> Iterator[Metric]:
+        topic = self.topic
+        if topic is None:
+            return
+        waiting = GaugeMetricFamily(
+            f"{self._prefix}:topic_requests_waiting", "Requests at the broker", labels=["role"]
+        )
+        workers = GaugeMetricFamily(
+            f"{self._prefix}:topic_workers", "Workers alive on the topic", labels=["role"]
+        )
+        roles = [worker.card.role for worker in topic.workers]
+        for role, count in zip(ROLES, topic.num_waiting, strict=True):
+            waiting.add_metric([role], count)
+            workers.add_metric([role], roles.count(role))
+        yield waiting
+        yield workers
+        yield self._gauge("topic_requests_leased", "Requests that workers hold", topic.num_leased)
+        yield self._gauge("topic_frontends", "Frontends on the topic", topic.num_frontends)
+        yield self._gauge(
+            "topic_dead_letters", "Requests given up after failures", topic.num_dead_letters
+        )
 
     def _counter(self, name: str, text: str, value: float) -> Metric:
         return CounterMetricFamily(f"{self._prefix}:{name}", text, value=value)

@@ -84,6 +84,7 @@ class TopicClient(ABC):
         death: why the engine is gone; None while it lives.
         trouble: why requests cannot get through now, though they may later; None if they can.
         on_stats: called with each EngineStats; replace it to watch.
+        on_topic: called with the TopicStats of a shared topic; replace it to watch.
         on_death: called once with the reason when the engine is gone; replace it to watch.
     """
 
@@ -93,6 +94,7 @@ class TopicClient(ABC):
         self.death: str | None = None
         self.trouble: str | None = None
         self.on_stats: Callable[[EngineStats], None] = lambda _: None
+        self.on_topic: Callable[[TopicStats], None] = lambda _: None
         self.on_death: Callable[[str], None] = lambda _: None
         self._streams: dict[str, EventStream] = {}
         self._ready_or_dead = asyncio.Event()

@@ -8,7 +8,14 @@ from fdspec.scheduler.broker.values import WorkerCard
 from fdspec.scheduler.topic.codec import CodecError, decode
 from fdspec.scheduler.topic.messages import Ready
 
-_DETAILS = ("architecture", "checkpoint", "quantization", "kv_cache_dtype", "verify_strategy")
+_DETAILS = (
+    "architecture",
+    "checkpoint",
+    "quantization",
+    "kv_cache_dtype",
+    "verify_strategy",
+    "rope",
+)
 
 
 def check_same_model(mine: Ready, other: WorkerCard) -> None:

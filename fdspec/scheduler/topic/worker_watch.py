@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a frontend without an engine of its own knows of the workers of its topic."""
+"""What a server knows of the workers of its topic, by asking now and then."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 
-from fdspec.scheduler.broker.interface import BrokerUnavailable
+from fdspec.scheduler.broker.interface import BrokerError, BrokerUnavailable
 from fdspec.scheduler.broker.values import TopicStats
 from fdspec.scheduler.topic.client import TopicClient
 from fdspec.scheduler.topic.codec import decode
@@ -18,27 +18,34 @@ logger = get_logger(__name__)
 _INTERVAL_S = 1.0
 
 
-async def watch_workers(client: TopicClient) -> None:
-    """Tell a client how its workers stand, as an engine of its own would; runs until cancelled.
+async def watch_workers(client: TopicClient, *, has_engine: bool) -> None:
+    """Tell a client how its topic stands; runs until cancelled.
 
-    The first worker that comes up makes it ready: all workers of a topic serve the same model.
+    Without an engine of its own, it hears of all workers as if they were one. The first one that
+    comes up makes it ready: all workers of a topic serve the same model.
 
     Raises:
-        BrokerRefused: the broker will not have us.
+        BrokerRefused: the broker will not have us, and without an engine there is nothing to do.
     """
     is_told = False
     while True:
-        with contextlib.suppress(BrokerUnavailable):
+        with contextlib.suppress(BrokerError if has_engine else BrokerUnavailable):
             stats = await client.topic_stats()
-            if client.ready is None and stats.workers:
-                ready = decode(stats.workers[0].card.details)
-                assert isinstance(ready, Ready)
-                client.dispatch(ready)
-            client.dispatch(_sum(stats))
+            client.on_topic(stats)
+            if not has_engine:
+                _tell_of_workers(client, stats)
         if client.ready is None and not is_told:
             logger.info("waiting for a worker on the topic")
             is_told = True
         await asyncio.sleep(_INTERVAL_S)
+
+
+def _tell_of_workers(client: TopicClient, stats: TopicStats) -> None:
+    if client.ready is None and stats.workers:
+        ready = decode(stats.workers[0].card.details)
+        assert isinstance(ready, Ready)
+        client.dispatch(ready)
+    client.dispatch(_sum(stats))
 
 
 def _sum(stats: TopicStats) -> EngineStats:
