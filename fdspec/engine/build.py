@@ -137,14 +137,10 @@ def _assemble(
     from fdspec.worker.model_runner import ModelRunner  # imports paddle
 
     size = _pool_size(config, model)
-    logger.info("%s", size.describe(model.max_model_len))
-    if size.num_tokens < model.max_model_len:
-        logger.warning(
-            "the KV cache holds %d tokens, so no sequence can reach max_model_len %d; lower "
-            "max_model_len, or give more memory (gpu_memory_utilization, num_gpu_blocks_override)",
-            size.num_tokens,
-            model.max_model_len,
-        )
+    logger.info("%s", size.describe(model.max_model_len, config.scheduler.max_num_seqs))
+    complaint = size.complaint(model.max_model_len)
+    if complaint is not None:
+        logger.warning("%s", complaint)
     runner = ModelRunner(
         model,
         num_blocks=size.num_blocks,

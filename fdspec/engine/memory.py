@@ -10,6 +10,7 @@ from pathlib import Path
 from fdspec.core import ConfigError
 
 GIB = 2**30
+_USUAL_TOKENS = 1024
 _CGROUP_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
@@ -48,13 +49,34 @@ class PoolSize:
         """Tokens that fit."""
         return self.num_blocks * self.block_size
 
-    def describe(self, max_model_len: int) -> str:
-        """One sentence for the log."""
-        num_sequences = self.num_tokens / max_model_len
+    def describe(self, max_model_len: int, max_num_seqs: int) -> str:
+        """One sentence for the log.
+
+        Args:
+            max_model_len: most tokens of a sequence.
+            max_num_seqs: most sequences at once, however short they are.
+        """
+        sizes = dict.fromkeys((max_model_len, min(_USUAL_TOKENS, max_model_len)))
+        rooms = [
+            f"{min(self.num_blocks // -(-size // self.block_size), max_num_seqs)} of {size} tokens"
+            for size in sizes
+        ]
         return (
-            f"KV cache: {self.num_tokens} tokens in {self.num_blocks} blocks of "
-            f"{self.block_size}, {self.num_blocks * self.block_bytes / GIB:.2f} GiB; room for "
-            f"{num_sequences:.1f} sequences of {max_model_len} tokens"
+            f"KV cache: {self.num_tokens} tokens ({self.num_blocks} blocks of {self.block_size}) "
+            f"in {self.num_blocks * self.block_bytes / 1e9:.2f} GB; requests at once: "
+            f"{', or '.join(rooms)} (max_num_seqs {max_num_seqs})"
+        )
+
+    def complaint(self, max_model_len: int) -> str | None:
+        """Why no sequence can have max_model_len tokens; None if one can."""
+        # The last output token is never an input, so it needs no slot.
+        longest = self.num_tokens + 1
+        if longest >= max_model_len:
+            return None
+        return (
+            f"the KV cache holds {self.num_tokens} tokens, so no sequence reaches max_model_len "
+            f"{max_model_len}; the longest that fits is {longest}: set max_model_len to at most "
+            "that, or give more memory (gpu_memory_utilization, num_gpu_blocks_override)"
         )
 
 

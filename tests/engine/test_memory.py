@@ -42,9 +42,20 @@ def test_weights_that_leave_no_room():
 
 
 def test_described_in_plain_words():
-    text = choose(max_num_seqs=3).describe(4096)
-    for word in ("12288 tokens", "192 blocks of 64", "0.19 GiB", "3.0 sequences of 4096"):
+    text = choose(max_num_seqs=3).describe(4096, 3)
+    for word in ("12288 tokens", "192 blocks of 64", "0.20 GB", "once: 3 of 4096 tokens, or 3 of"):
         assert word in text
+    text = choose(max_num_seqs=100, num_blocks_override=100).describe(4096, 100)
+    assert "requests at once: 1 of 4096 tokens, or 6 of 1024 tokens (max_num_seqs 100)" in text
+    assert "at once: 10 of 500 tokens (max" in choose(num_blocks_override=80).describe(500, 16)
+
+
+def test_the_longest_that_fits_is_named():
+    assert choose(num_blocks_override=64).complaint(4096) is None
+    assert choose(num_blocks_override=63).complaint(4033) is None
+    text = choose(num_blocks_override=63).complaint(4096)
+    assert text is not None
+    assert "holds 4032 tokens" in text and "the longest that fits is 4033" in text
 
 
 def test_this_machine_has_memory():

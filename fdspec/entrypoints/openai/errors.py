@@ -16,7 +16,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from fdspec.core import EngineDead, InvalidParameter
+from fdspec.core import EngineDead, FdspecError, InvalidParameter
 from fdspec.scheduler.broker.interface import BrokerError
 from fdspec.scheduler.topic import NoWorker, ShuttingDown, TopicBusy
 from fdspec.utils.logging import get_logger
@@ -24,12 +24,17 @@ from fdspec.utils.logging import get_logger
 logger = get_logger(__name__)
 
 _LATER = {"Retry-After": "1"}
+_AFTER_A_PAUSE = {"Retry-After": "5"}
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
     429: "rate_limit_error",
 }
+
+
+class Paused(FdspecError):
+    """The server has been paused, and takes no requests until it is resumed."""
 
 
 class ApiError(Exception):
@@ -97,6 +102,8 @@ def as_api_error(error: Exception) -> ApiError:
             return ApiError(500, f"the engine has ended: {error}", code="engine_dead")
         case ShuttingDown():
             return ApiError(503, str(error), code="shutting_down")
+        case Paused():
+            return ApiError(503, str(error), code="paused", headers=_AFTER_A_PAUSE)
         case TopicBusy():
             return ApiError(429, str(error), code="too_many_requests", headers=_LATER)
         case NoWorker():
@@ -127,6 +134,7 @@ def install_error_handlers(app: FastAPI) -> None:
         InvalidParameter,
         EngineDead,
         ShuttingDown,
+        Paused,
         TopicBusy,
         NoWorker,
         BrokerError,

@@ -55,6 +55,7 @@ class Frontend:
 
     Attributes:
         num_running: generation requests being answered.
+        is_paused: new generation requests are refused.
 
     Raises:
         ConfigError: tokenizer and model do not belong together.
@@ -73,6 +74,7 @@ class Frontend:
         self.options = options
         self.token_names = TokenNames(tokenizer)
         self.num_running = 0
+        self.is_paused = False
         self.limits = Limits(
             vocab_size=ready.vocab_size,
             max_model_len=ready.max_model_len,

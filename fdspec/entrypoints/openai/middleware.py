@@ -15,7 +15,7 @@ import uuid
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fdspec.entrypoints.openai.errors import ApiError
+from fdspec.entrypoints.openai.errors import ApiError, Paused, as_api_error
 from fdspec.entrypoints.openai.frontend import Frontend
 
 OPEN_PATHS = frozenset({"/health", "/ping", "/version", "/metrics", "/load"})
@@ -79,6 +79,8 @@ class Gate:
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
+        if _generates(scope) and self._frontend.is_paused:
+            return as_api_error(Paused("the server is paused; try again once it is resumed"))
         limit = self._frontend.options.max_concurrency
         if _generates(scope) and self._frontend.num_running >= limit:
             return ApiError(

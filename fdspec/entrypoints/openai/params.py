@@ -118,12 +118,16 @@ def fit_params(
     Raises:
         ApiError: 400 if prompt and output do not fit, with the numbers.
     """
+    # The last output token is never an input, so it needs no place in the cache.
     most = min(limits.max_model_len, limits.max_cached_tokens + 1)
+    what = f"this model's context is {most} tokens"
+    if most < limits.max_model_len:
+        what = f"the KV cache of this server holds {limits.max_cached_tokens} tokens"
     if num_prompt >= most:
         raise bad_request(
             prompt_field,
-            f"the prompt has {num_prompt} tokens, but this model's context is {most} tokens, "
-            "prompt and output together; shorten the prompt",
+            f"the prompt has {num_prompt} tokens, but {what}, prompt and output together; shorten "
+            "the prompt",
             code="context_length_exceeded",
         )
     max_tokens = most - num_prompt if params.max_tokens is None else params.max_tokens
@@ -131,8 +135,8 @@ def fit_params(
         raise bad_request(
             length_field,
             f"{num_prompt} prompt tokens + {length_field} {max_tokens} = {num_prompt + max_tokens} "
-            f"tokens, but this model's context is {most} tokens; shorten the prompt or ask for at "
-            f"most {most - num_prompt} output tokens",
+            f"tokens, but {what}; shorten the prompt or ask for at most {most - num_prompt} output "
+            "tokens",
             code="context_length_exceeded",
         )
     if params.min_tokens > max_tokens:

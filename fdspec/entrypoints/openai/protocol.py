@@ -7,7 +7,7 @@ counts as absent.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
@@ -129,6 +129,17 @@ class DetokenizeRequest(ModelRequest, kw_only=True):
     """Body of POST /detokenize."""
 
     tokens: list[int]
+
+
+class PauseRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Body of POST /v1/pause; may be left out.
+
+    Attributes:
+        mode: what becomes of running requests: `wait` lets them finish and answers then, `abort`
+            ends them with an error.
+    """
+
+    mode: Literal["wait", "abort"] = "wait"
 
 
 IGNORED_FIELDS = frozenset(

@@ -13,6 +13,7 @@ from fastapi.routing import APIRoute
 
 from fdspec.entrypoints.openai.body import read_body
 from fdspec.entrypoints.openai.cluster import describe_cluster
+from fdspec.entrypoints.openai.control import add_control
 from fdspec.entrypoints.openai.errors import ApiError, bad_request
 from fdspec.entrypoints.openai.forms import ChatForm, CompletionForm, Form
 from fdspec.entrypoints.openai.frontend import Frontend
@@ -48,6 +49,7 @@ def build_router(frontend: Frontend) -> APIRouter:
     _add_models(router, frontend)
     _add_tokenizer(router, frontend)
     _add_state(router, frontend)
+    add_control(router, frontend)
     _answer_head(router)
     return router
 

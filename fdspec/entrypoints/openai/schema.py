@@ -12,11 +12,18 @@ from fdspec.entrypoints.openai.protocol import (
     ChatCompletionRequest,
     CompletionRequest,
     DetokenizeRequest,
+    PauseRequest,
     TokenizeRequest,
 )
 
 _REFERENCE = "#/components/schemas/{name}"
-_BODIES = (ChatCompletionRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
+_BODIES = (
+    ChatCompletionRequest,
+    CompletionRequest,
+    TokenizeRequest,
+    DetokenizeRequest,
+    PauseRequest,
+)
 
 
 def json_body(kind: type[msgspec.Struct]) -> dict[str, Any]:
