@@ -9,19 +9,24 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
+import redis
 
-from fdspec.entrypoints import cluster
+from fdspec.config import config_from_options
+from fdspec.entrypoints import broker, cluster, own_broker
 from tests.entrypoints.sse import DONE
 from tests.entrypoints.test_server import ROOT, Process
 from tests.entrypoints.waiting import DEADLINE_S, wait_until
@@ -313,6 +318,41 @@ def test_a_full_topic(world):
 
 
 @pytest.mark.full
+@pytest.mark.timeout(400)
+def test_workers_are_killed_again_and_again(world):
+    """Every answer is complete and correct; a supervisor would start the servers again, as here."""
+    frontend = world.frontend()
+    workers = [world.server(), world.server()]
+    source = random.Random(1)
+    with frontend.http() as http:
+        wait_until(lambda: len(http.get("/v1/cluster").json()["workers"]) == 2)
+
+        def ask(number: int) -> str:
+            prompt = f"{number:03d}"
+            body = {"prompt": prompt, "max_tokens": 99}
+            answer = http.post("/v1/completions", json=body).json()
+            assert answer["usage"]["completion_tokens"] == 99
+            return str(answer["choices"][0]["text"])
+
+        num_killed = 0
+        with ThreadPoolExecutor(8) as pool:
+            asked = [pool.submit(ask, number) for number in range(100)]
+            while not all(future.done() for future in asked):
+                time.sleep(2)
+                victim = source.choice(workers)
+                with contextlib.suppress(OSError, IndexError):
+                    os.kill(victim.engine_pid(), signal.SIGKILL)
+                    num_killed += 1
+                    assert victim.end() == 1
+                    workers.remove(victim)
+                    workers.append(world.server())
+            for number, future in enumerate(asked):
+                assert future.result() == f"{number:03d}" * 33
+        assert num_killed >= 2
+        wait_until(lambda: http.get("/v1/cluster").json()["leased"] == 0)
+
+
+@pytest.mark.full
 def test_an_embedded_broker_ends_with_its_server(tmp_path):
     process = Process(tmp_path, "echo", 'scheduler_name="global"', 'scheduler_url="embedded"')
     try:
@@ -329,13 +369,11 @@ def test_an_embedded_broker_ends_with_its_server(tmp_path):
 
 def test_a_broker_that_will_not_have_us(tmp_path):
     """Found before anything is started."""
-    import redis
-
     folder = Path(tempfile.mkdtemp(prefix="fd-", dir="/tmp"))
-    broker = Broker(f"unix://{folder}/b")
+    running = Broker(f"unix://{folder}/b")
     try:
-        redis.Redis.from_url(broker.url).config_set("requirepass", "right")
-        settings = ['scheduler_name="global"', f'scheduler_url="{broker.url}"']
+        redis.Redis.from_url(running.url).config_set("requirepass", "right")
+        settings = ['scheduler_name="global"', f'scheduler_url="{running.url}"']
         settings.append('scheduler_password="wrong-one"')
         process = Process(tmp_path, "echo", *settings)
         assert process.end() == 1
@@ -343,13 +381,21 @@ def test_a_broker_that_will_not_have_us(tmp_path):
         assert "wrong-one" not in process.log
         assert "fake engine" not in process.log
     finally:
-        broker.end(signal.SIGTERM)
+        running.end(signal.SIGTERM)
         shutil.rmtree(folder)
 
 
-def test_keys_for_a_zmq_broker(tmp_path, capsys):
-    from fdspec.entrypoints import broker
+def test_without_an_embedded_server_there_is_the_zmq_broker(monkeypatch):
+    monkeypatch.setattr(own_broker, "find_server", lambda: None)
+    options = {"model": "m", "scheduler_name": "global", "scheduler_url": "embedded"}
+    with own_broker.with_broker(config_from_options(options).config) as config:
+        path = config.topic.address.path
+        assert config.topic.address.scheme == "zmq+ipc" and path is not None
+        assert cluster.main(["status", "--scheduler-url", config.topic.address.url]) == 0
+    assert not path.parent.exists()
 
+
+def test_keys_for_a_zmq_broker(tmp_path, capsys):
     assert broker.main(["make-keys", str(tmp_path / "keys")]) == 0
     assert "scheduler_curve_keys" in capsys.readouterr().out
     secrets = list(tmp_path.rglob("*_secret"))

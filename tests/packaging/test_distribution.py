@@ -49,7 +49,7 @@ def test_source_archive_holds_everything_that_a_build_needs(tmp_path, source_cop
     (archive,) = out.glob("fdspec-*.tar.gz")
     with tarfile.open(archive) as tar:
         names = {name.partition("/")[2] for name in tar.getnames()}
-    assert own_files("*.py") | own_files("*.cc") | own_files("*.h") <= names
+    assert own_files("*.py") | own_files("*.cc") | own_files("*.h") | own_files("*.lua") <= names
     assert {"setup.py", "pyproject.toml", "LICENSE", "README.md", "fdspec/py.typed"} <= names
     assert {"configs/yaml/quickstart.yaml", "requirements/demo.txt"} <= names
     assert not [name for name in names if name.endswith((".so", ".pyc", ".gguf"))]
@@ -66,7 +66,7 @@ def test_installed_server_works_in_another_folder(tmp_path, source_copy, smollm2
     run(*build, cwd=source_copy)
     (wheel,) = wheels.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
-    assert own_files("*.py") | own_files("*.cc") | own_files("*.h") <= names
+    assert own_files("*.py") | own_files("*.cc") | own_files("*.h") | own_files("*.lua") <= names
     assert [name for name in names if name.startswith("fdspec/ops/_core.")]
     assert not [name for name in names if not name.startswith("fdspec")]
     run(*pip, "install", *offline, "--target", str(site), str(wheel), cwd=elsewhere)

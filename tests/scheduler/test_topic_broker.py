@@ -3,6 +3,7 @@
 
 import asyncio
 import contextlib
+import random
 import time
 
 import pytest
@@ -279,6 +280,40 @@ def test_releasing_a_stream_ends_the_work(play):
         assert len(worker.aborted) == 1
         stats = await client.topic_stats()
         assert stats.num_leased == 0
+
+    play(scenario, lease_s=30.0)
+
+
+def test_clients_that_leave_at_any_time_leave_nothing_behind(play):
+    async def scenario(world):
+        workers = [world.worker("v", step_s=0.005), world.worker("w", step_s=0.005)]
+        client = world.client()
+        source = random.Random(5)
+
+        async def come_and_go(number):
+            command = submit(f"r{number}", n=1 + number % 2)
+            patience_s = source.choice((0.0, 0.01, 0.1, 0.4, 60.0))
+            with contextlib.suppress(TimeoutError):
+                found = await asyncio.wait_for(answers(client, command), patience_s)
+                assert found == expected(command)
+
+        await asyncio.gather(*(come_and_go(number) for number in range(60)))
+        await until(lambda: not any(worker.num_sequences for worker in workers))
+        await until(lambda: not any(worker.link.num_held for worker in workers))
+        stats = await client.topic_stats()
+        assert (stats.num_waiting, stats.num_leased) == ((0, 0, 0), 0)
+        assert client.num_requests == 0 and not client._sent
+
+    play(scenario, lease_s=30.0)
+
+
+def test_one_token_is_one_token(play):
+    async def scenario(world):
+        worker = world.worker("w")
+        client = world.client()
+        command = submit("a", max_tokens=1, n=2)
+        assert await answers(client, command) == expected(command)
+        await until(lambda: worker.link.num_held == 0)
 
     play(scenario, lease_s=30.0)
 

@@ -42,6 +42,8 @@ logger = get_logger(__name__)
 _LEASE_WAIT_S = 0.5
 _RETRY_S = 0.5
 _FAREWELL_S = 3.0
+# Share of the KV blocks.
+_FEW_BLOCKS = 0.1
 _MAX_EVENTS = 1024
 # An engine that does not come back from a step for so long gives its requests away.
 _MAX_STEP_S = 120.0
@@ -202,8 +204,11 @@ class BrokerEngineTopic:
                     self._has_room.wait_for(lambda: not self._is_leasing, _RETRY_S)
 
     def _room(self) -> int:
-        """Sequences to lease; none while some of ours wait for blocks."""
-        return 0 if self._card.num_waiting > 0 else self._held.num_free_slots()
+        """Sequences to lease; none while some of ours wait and blocks are few."""
+        card = self._card
+        if card.num_waiting > 0 and card.num_free_blocks < _FEW_BLOCKS * card.num_blocks:
+            return 0
+        return self._held.num_free_slots()
 
     def _take(self, lease: Lease) -> bool:
         """Hand a request to the engine; False if it cannot be read."""

@@ -141,6 +141,26 @@ def test_a_wrong_password(start, kind):
         assert "secret-but-wrong" not in repr(bad) + repr(bad.__dict__.get("_address"))
 
 
+def test_a_server_that_drops_keys_stops_nobody(start):
+    """It must not, but one that is told to evict does."""
+    service = start("valkey")
+    topic = Topic(service, "t")
+    frontend, worker = topic.frontend(), topic.worker()
+    for name in "abc":
+        frontend.submit(name)
+    client = redis.Redis.from_url(service.server.url)
+    client.delete("fd:{t}:m:a")
+    first, second = worker.lease(5)
+    assert [first.ref.request_id, second.ref.request_id] == ["b", "c"]
+    client.delete("fd:{t}:m:b", "fd:{t}:t:0:c", "fd:{t}:bell:mixed", "fd:{t}:cards")
+    assert worker.emit(first.ref, 0, 1) is EmitOutcome.FENCED
+    worker.broker.nack([first.ref, second.ref])
+    frontend.broker.cancel("b")
+    assert [lease.ref.request_id for lease in worker.lease(5)] == ["c"]
+    assert worker.broker.stats().num_waiting == (0, 0, 0)
+    topic.close()
+
+
 def test_a_user_of_one_topic(start):
     """An access list on the topic's prefix is enough, and keeps others out."""
     service = start("redis-6.2")

@@ -6,8 +6,8 @@ local waiting, workers = {}, {}
 for _, role in ipairs(ROLES) do
   waiting[#waiting + 1] = redis.call('ZCARD', key('q', role))
   for _, worker in ipairs(redis.call('ZRANGE', key('workers', role), 0, -1)) do
-    workers[#workers + 1] = {redis.call('HGET', one('cards'), worker),
-      redis.call('SCARD', key('l', worker))}
+    local card = redis.call('HGET', one('cards'), worker)
+    if card then workers[#workers + 1] = {card, redis.call('SCARD', key('l', worker))} end
   end
 end
 return {waiting, redis.call('ZCARD', one('leases')), redis.call('ZCARD', one('frontends')),
