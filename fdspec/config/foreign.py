@@ -14,10 +14,17 @@ from functools import cache
 
 SPECULATIVE = "speculative_config"
 GRAPH = "graph_optimization_config"
-METHOD_ALIASES = {"ngram_match": "ngram", "prompt_lookup": "ngram", "[ngram]": "ngram"}
+METHOD_ALIASES = {
+    "ngram_match": "ngram",
+    "prompt_lookup": "ngram",
+    "[ngram]": "ngram",
+    "memory_decoding": "memory",
+    "suffix_decoding": "suffix",
+}
+SECTION_ALIASES = {"plugin_params": SPECULATIVE}
 UNAVAILABLE_METHODS = (
-    *("mtp", "deepseek_mtp", "ernie_mtp", "qwen3_next_mtp", "suffix", "draft_model", "eagle"),
-    *("eagle3", "medusa", "mlp_speculator", "memory", "memory_decoding", "lookahead", "la"),
+    *("mtp", "deepseek_mtp", "ernie_mtp", "qwen3_next_mtp", "draft_model", "eagle"),
+    *("eagle3", "medusa", "mlp_speculator", "lookahead", "la"),
 )
 VALUE_ALIASES = {
     "kv_cache_dtype": {"auto": "bfloat16", "bf16": "bfloat16", "fp32": "float32"},
@@ -38,6 +45,7 @@ _OWN_LAYERS = "fdspec runs its own layers"
 _NO_REMOTE_CODE = "no code of a checkpoint is ever run"
 _RECOMPUTE = "a preempted sequence is computed again; nothing is swapped"
 _STRUCTURED = "there is no structured output; a request that asks for it is refused"
+_NO_LOOKAHEAD = "there is no lookahead decoding in this version"
 _NO_DRAFTING_MODEL = "there are no drafting models in this version"
 
 
@@ -246,23 +254,62 @@ def _vllm_engine_keys() -> dict[str, ForeignKey]:
 
 
 def _mindie_keys() -> dict[str, ForeignKey]:
+    no_plan = "the scheduler fills each step by itself"
     return {
         "ipAddress": _same("host"),
-        **_each("managementPort metricsPort", _warn("everything is served on one port")),
+        **_each(
+            "managementIpAddress managementPort metricsPort",
+            _warn("everything is served on one port"),
+        ),
         "maxLinkNum": _same("max_concurrency"),
         "httpsEnabled": _refuse(_PLAIN_HTTP, False),
+        **_each(
+            "tlsCaPath tlsCaFile tlsCert tlsPk tlsPkPwd tlsCrlPath tlsCrlFiles managementTlsCaFile "
+            "managementTlsCert managementTlsPk managementTlsPkPwd managementTlsCrlPath "
+            "managementTlsCrlFiles kmcKsfMaster kmcKsfStandby",
+            _warn(_PLAIN_HTTP, "", []),
+        ),
+        **_each(
+            "interCommTLSEnabled interCommPort interCommTlsCaPath interCommTlsCaFiles "
+            "interCommTlsCert interCommPk interCommPkPwd interCommTlsCrlPath interCommTlsCrlFiles "
+            "interNodeTLSEnabled interNodeTlsCaPath interNodeTlsCaFiles interNodeTlsCert "
+            "interNodeTlsPk interNodeTlsPkPwd interNodeTlsCrlPath interNodeTlsCrlFiles "
+            "interNodeKmcKsfMaster interNodeKmcKsfStandby multiNodesInferEnabled "
+            "multiNodesInferPort distDPServerEnabled kv_trans_timeout kv_link_timeout",
+            _warn("one server, one machine", False),
+        ),
+        "allowAllZeroIpListening": _warn("host decides"),
+        "inferMode": _refuse(_ONE_ENGINE, "standard"),
+        "openAiSupport": _warn("the API is OpenAI's, with vLLM's additions", "vllm"),
+        "fullTextEnabled": _warn("streams hold what is new", False),
+        **_each("tokenTimeout e2eTimeout", _warn("requests take the time they need")),
+        **_each(
+            "backendName modelInstanceNumber npuDeviceIds tokenizerProcessNumber modelInstanceType "
+            "async_scheduler_wait_time Version",
+            _warn(_ONE_PROCESS),
+        ),
+        "truncation": _refuse("prompts are not cut", False),
+        "maxInputTokenLen": _warn("max_model_len limits prompt and output together"),
         "modelWeightPath": _same("model"),
         "modelName": _same("served_model_name"),
         "maxSeqLen": _same("max_model_len"),
         "trustRemoteCode": _warn(_NO_REMOTE_CODE, False),
         "backendType": _warn(_OWN_LAYERS),
+        "LogConfig": _warn("the variable FDSPEC_LOG decides what is logged"),
         "worldSize": _warn(_ONE_PROCESS, 1),
         "maxBatchSize": _same("max_num_seqs"),
         "maxPrefillTokens": _same("max_num_batched_tokens"),
         "cacheBlockSize": _same("block_size"),
         "cpuMemSize": _warn(_RECOMPUTE, 0),
-        "npuMemSize": _warn("gpu_memory_utilization sets the memory"),
-        "plugin_params": _refuse(f"set {SPECULATIVE}"),
+        "npuMemSize": _warn("gpu_memory_utilization sets the memory", -1),
+        **_each(
+            "templateType templateName maxPrefillBatchSize prefillTimeMsPerReq prefillPolicyType "
+            "decodeTimeMsPerReq decodePolicyType maxPreemptCount supportSelectBatch "
+            "maxQueueDelayMicroseconds maxFirstTokenWaitTime",
+            _warn(no_plan),
+        ),
+        "maxIterTimes": _warn("max_tokens of each request limits its answer"),
+        "speculationGamma": _same(f"{SPECULATIVE}.max_draft_rows", _above_zero),
     }
 
 
@@ -277,12 +324,11 @@ def _speculative_keys() -> dict[str, ForeignKey]:
         "max_candidate_len": _warn("topp looks at the 5 most likely tokens", 5),
         "verify_window": _warn("topp judges each token by itself", 0),
         "enf_gen_phase_tag": _refuse("tokens are not forced after the thinking part", False),
-        # FastDeploy and vLLM
-        **_each(
-            "suffix_decoding_max_tree_depth suffix_decoding_max_cached_requests "
-            "suffix_decoding_max_spec_factor suffix_decoding_min_token_prob",
-            _warn("there is no suffix decoding in this version"),
-        ),
+        # MindIE's plugin_params
+        "plugin_type": _same(f"{SPECULATIVE}.method"),
+        "decoding_length": _same(f"{SPECULATIVE}.num_speculative_tokens"),
+        "dynamic_algo": _same(f"{SPECULATIVE}.adaptive_draft_length"),
+        **_each("level window guess_set_size", _warn(_NO_LOOKAHEAD)),
         # vLLM
         "model": _same(f"{SPECULATIVE}.method", _model_as_method, _NO_DRAFTING_MODEL),
         "prompt_lookup_max": _same(f"{SPECULATIVE}.max_ngram_size"),
@@ -315,6 +361,10 @@ def _graph_keys() -> dict[str, ForeignKey]:
 
 def _model_as_method(value: object) -> object:
     return "ngram" if str(value).strip("[]'\" ").lower() in ("ngram", "ngram_match") else None
+
+
+def _above_zero(value: object) -> object:
+    return None if value == 0 else value
 
 
 def _not(value: object) -> object:

@@ -16,6 +16,7 @@ from typing import Any
 from fdspec.config.checks import Contradiction
 from fdspec.config.command_line import read_command_line
 from fdspec.config.engine_config import EngineConfig
+from fdspec.config.foreign import SPECULATIVE
 from fdspec.config.merge import Merged, merge
 from fdspec.config.notices import notices
 from fdspec.config.options import Option
@@ -156,6 +157,8 @@ def _convert_all(merged: Merged, warnings: list[str]) -> dict[tuple[str, ...], _
             own = translation.setting
             if own is not None:
                 value = convert(options[own.path], own)
+                if options[own.path].kind == "maps":
+                    value = _proposers(own, value, warnings)
                 fresh = _Chosen(value, own, setting.value)
                 _check_rivals(chosen.get(own.path), fresh)
                 chosen[own.path] = fresh
@@ -178,6 +181,34 @@ def _check_rivals(earlier: _Chosen | None, later: _Chosen) -> None:
 def _show(written: object) -> str:
     """A value as people write it."""
     return str(written).lower() if isinstance(written, bool) else str(written)
+
+
+def _proposers(
+    setting: Setting, maps: object, warnings: list[str]
+) -> tuple[SpeculativeConfig, ...]:
+    """The members of a hybrid; each map is read like a speculative_config of its own."""
+    assert isinstance(maps, tuple)
+    members = []
+    for index, values in enumerate(maps):
+        layer = [
+            Setting(
+                (SPECULATIVE, *path_of(name)),
+                value,
+                setting.origin,
+                f"{setting.spelled}[{index}].{name}",
+            )
+            for name, value in values.items()
+        ]
+        chosen = _convert_all(merge([layer]), warnings)
+        section = next(section for section in sections() if section.part is SpeculativeConfig)
+        try:
+            member = _build(section, chosen, frozenset())
+        except ConfigError as error:
+            place = f"{setting.where}[{index}]"
+            raise ConfigError(f"{place}: {_with_origins(error, None, chosen)}") from None
+        assert isinstance(member, SpeculativeConfig)
+        members.append(member)
+    return tuple(members)
 
 
 def _build(

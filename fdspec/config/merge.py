@@ -7,11 +7,12 @@ single keys of it. Unknown names are found here. Called by the loader.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fdspec.config.foreign import foreign_keys
+from fdspec.config.foreign import SECTION_ALIASES, foreign_keys
 from fdspec.config.schema import sections
 from fdspec.config.settings import Setting, members_of
 from fdspec.config.translation import is_off, own_name
@@ -72,6 +73,7 @@ class _Merger:
     def add(self, layer: Sequence[Setting]) -> None:
         """Let a stronger layer change the outcome so far."""
         single: list[Setting] = []
+        layer = [_own_section(setting) for setting in layer]
         for setting in layer:
             if setting.name in self._sections:
                 single = [other for other in single if other.path[0] != setting.name]
@@ -146,6 +148,15 @@ class _Merger:
         else:
             remedy = "--help lists the keys"
         return f"{setting.where}: unknown key; {remedy}"
+
+
+def _own_section(setting: Setting) -> Setting:
+    """The setting under its own name if it is a section that is called otherwise elsewhere."""
+    name = SECTION_ALIASES.get(setting.path[0])
+    if name is None:
+        return setting
+    members = tuple(map(_own_section, setting.members))
+    return dataclasses.replace(setting, path=(name, *setting.path[1:]), members=members)
 
 
 def _spell(name: str, setting: Setting, *, full: bool = False) -> str:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Kind = Literal["bool", "int", "float", "str", "strings"]
+Kind = Literal["bool", "int", "float", "str", "strings", "map", "maps"]
 
 
 def option(
@@ -23,6 +24,7 @@ def option(
     maximum: float | None = None,
     secret: bool = False,
     separator: str | None = None,
+    choices: Callable[[], tuple[str, ...]] | None = None,
 ) -> Any:
     """A dataclass field that is a configuration key.
 
@@ -33,6 +35,7 @@ def option(
         maximum: largest number allowed.
         secret: never shown by --print-config, nor by repr.
         separator: a single text is split here (keys that hold several texts).
+        choices: gives the allowed texts, where they are not known before run time.
     """
     metadata = {
         "help": help,
@@ -40,6 +43,7 @@ def option(
         "maximum": maximum,
         "secret": secret,
         "separator": separator,
+        "choices": choices,
     }
     return dataclasses.field(default=default, metadata=metadata, repr=not secret)
 
@@ -100,6 +104,10 @@ class Option:
             return "a text"
         if self.kind == "strings":
             return "a text or a list of texts"
+        if self.kind == "map":
+            return "a map"
+        if self.kind == "maps":
+            return "a list of maps"
         noun = "an integer" if self.kind == "int" else "a number"
         if self.minimum is not None and self.maximum is not None:
             return f"{noun} from {_number(self.minimum)} to {_number(self.maximum)}"
@@ -122,7 +130,10 @@ def options_of(part: type, section: str | None = None) -> list[Option]:
     for field in dataclasses.fields(part):
         kind, nullable, choices = _describe_type(hints[field.name])
         path = (field.name,) if section is None else (section, field.name)
-        result.append(Option(path, kind, nullable, choices, field.default, **field.metadata))
+        metadata = dict(field.metadata)
+        if (find_choices := metadata.pop("choices")) is not None:
+            choices = find_choices()
+        result.append(Option(path, kind, nullable, choices, field.default, **metadata))
     return result
 
 
@@ -135,6 +146,8 @@ def _describe_type(hint: Any) -> tuple[Kind, bool, tuple[str, ...]]:
     if typing.get_origin(hint) is Literal:
         return "str", nullable, typing.get_args(hint)
     if typing.get_origin(hint) is tuple:
-        return "strings", nullable, ()
+        return "strings" if typing.get_args(hint)[0] is str else "maps", nullable, ()
+    if typing.get_origin(hint) is Mapping:
+        return "map", nullable, ()
     kinds: dict[type, Kind] = {bool: "bool", int: "int", float: "float", str: "str"}
     return kinds[hint], nullable, ()

@@ -12,12 +12,21 @@ from collections.abc import Mapping
 import yaml
 
 from fdspec.config.engine_config import EngineConfig
-from fdspec.config.options import Option
+from fdspec.config.options import Option, options_of
 from fdspec.config.schema import sections
 
 _COMMENT_COLUMN = 48
 _HELP_COLUMN = 38
 _WIDTH = 100
+_METAVARS = {
+    "bool": "[true|false]",
+    "int": "N",
+    "float": "X",
+    "str": "TEXT",
+    "strings": "TEXT ...",
+    "map": "JSON",
+    "maps": "JSON",
+}
 
 
 def render_config(config: EngineConfig, origins: Mapping[str, str]) -> str:
@@ -84,9 +93,7 @@ def _entry(head: str, text: str) -> list[str]:
 def _metavar(option: Option) -> str:
     if option.choices:
         return "{" + ",".join(option.choices) + "}"
-    return {"bool": "[true|false]", "int": "N", "float": "X", "str": "TEXT", "strings": "TEXT ..."}[
-        option.kind
-    ]
+    return _METAVARS[option.kind]
 
 
 def _describe(option: Option) -> str:
@@ -99,7 +106,20 @@ def _describe(option: Option) -> str:
 
 def _value(option: Option, part: object) -> str:
     value = getattr(part, option.path[-1])
+    if option.kind == "maps":
+        value = [_changed_values(member) for member in value]
+    elif option.kind == "map" and value is not None:
+        value = dict(value)
     return _scalar(list(value) if isinstance(value, tuple) else value)
+
+
+def _changed_values(part: object) -> dict[str, object]:
+    """Keys of a part that are not at their defaults."""
+    return {
+        option.path[-1]: value
+        for option in options_of(type(part))
+        if (value := getattr(part, option.path[-1])) != option.default
+    }
 
 
 def _scalar(value: object) -> str:

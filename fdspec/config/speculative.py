@@ -7,17 +7,27 @@ setting says so. Read by spec_decode, the scheduler and the API.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from fdspec.config.checks import Contradiction, check_numbers
 from fdspec.config.options import option, options_of
+from fdspec.config.plugins import plugin_names
 
-Method = Literal["ngram", "naive"]
 VerifyStrategy = Literal["target_match", "greedy", "rejection", "topp"]
 AcceptPolicy = Literal["normal", "accept_all", "reject_all"]
 
 MAX_SPECULATIVE_TOKENS = 511
+DEFAULT_TOKENS = {"ngram": 5, "suffix": 16, "memory": 16, "prediction": 16}
+"""num_speculative_tokens of the methods that draft by themselves."""
+
+METHODS = (*DEFAULT_TOKENS, "hybrid", "naive")
+_PLUGIN_TOKENS = 5
+
+# What a member of a hybrid decides by itself; everything else belongs to the whole.
+_MEMBER_KEYS = ("method", "num_speculative_tokens", "max_ngram_size", "min_ngram_size")
+_MEMBER_PREFIXES = ("suffix_decoding_", "draft_cache_", "memory_", "plugin_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +38,28 @@ class SpeculativeConfig:
     reject_all.
     """
 
-    method: Method = option(
+    method: str = option(
+        choices=lambda: (*METHODS, *plugin_names()),
         help="Who drafts: ngram copies what followed the latest tokens earlier in the prompt or "
-        "the output; naive drafts nothing and runs the same path (a baseline).",
+        "the output; suffix what most often followed them there or in earlier answers; memory "
+        "drafts a tree of what followed them in any prompt or answer; prediction drafts from the "
+        "`prediction` of a request (which the other methods do as well); hybrid joins several "
+        "`proposers`; naive drafts nothing and runs the same path (a baseline). Or the name of an "
+        "installed plug-in.",
     )
     num_speculative_tokens: int = option(
-        5,
+        None,
         minimum=0,
         maximum=MAX_SPECULATIVE_TOKENS,
-        help="Most draft tokens for one sequence in one step.",
+        help="Most draft tokens for one sequence in one step; of a tree, all its tokens. Default: "
+        "5 for ngram, 16 for suffix, memory and prediction, the most of its members for hybrid.",
+    )
+    max_draft_rows: int | None = option(
+        None,
+        minimum=1,
+        maximum=MAX_SPECULATIVE_TOKENS + 1,
+        help="Room for draft rows of a sequence in a step, where it is planned apart from "
+        "num_speculative_tokens, which must fit into it. Default: num_speculative_tokens.",
     )
     max_ngram_size: int = option(
         5,
@@ -46,6 +69,48 @@ class SpeculativeConfig:
     )
     min_ngram_size: int = option(
         2, minimum=1, maximum=64, help="ngram: shortest run of tokens that is looked up."
+    )
+    suffix_decoding_max_tree_depth: int = option(
+        24,
+        minimum=2,
+        maximum=1024,
+        help="suffix: most tokens of a match and the draft after it.",
+    )
+    suffix_decoding_max_cached_requests: int = option(
+        10_000,
+        minimum=-1,
+        help="suffix: answers that are remembered for other requests, the oldest leave first; 0 "
+        "remembers none, -1 is no limit but draft_cache_mib.",
+    )
+    suffix_decoding_max_spec_factor: float = option(
+        1.0,
+        minimum=0.0,
+        help="suffix: a match of m tokens drafts at most this many times m tokens.",
+    )
+    suffix_decoding_min_token_prob: float = option(
+        0.1,
+        minimum=0.0,
+        maximum=1.0,
+        help="suffix: a draft ends before its probability, by the counts so far, is less.",
+    )
+    draft_cache_mib: int = option(
+        256,
+        minimum=1,
+        help="suffix, memory: MiB that texts of earlier requests may take; the oldest leave first.",
+    )
+    memory_snapshot: str | None = option(
+        None,
+        help="memory: file in which the remembered texts are kept while the server is down. It is "
+        "read at the start and written at the end; it holds what users wrote, readable by the "
+        "server's user only.",
+    )
+    proposers: tuple[SpeculativeConfig, ...] = option(
+        (),
+        help="hybrid: list of maps, each a method with its own parameters, the preferred one "
+        "first. Requests may ask for one of them.",
+    )
+    plugin_options: Mapping[str, object] | None = option(
+        None, help="Of a plug-in: map of its own parameters."
     )
     verify_strategy: VerifyStrategy = option(
         "target_match",
@@ -69,8 +134,11 @@ class SpeculativeConfig:
     )
 
     def __post_init__(self) -> None:
+        self._check_proposers()
         if self.method == "naive":
             object.__setattr__(self, "num_speculative_tokens", 0)
+        elif self.num_speculative_tokens is None:
+            object.__setattr__(self, "num_speculative_tokens", self._default_tokens())
         if self.benchmark_mode and self.accept_policy == "accept_all":
             raise Contradiction(
                 ("benchmark_mode", "accept_policy"),
@@ -87,12 +155,54 @@ class SpeculativeConfig:
                 f"{self.num_speculative_tokens}; use method: naive, or turn speculation off with "
                 "speculative_config: off",
             )
+        if self.max_draft_rows is not None and self.max_draft_rows < self.num_speculative_tokens:
+            raise Contradiction(
+                ("max_draft_rows", "num_speculative_tokens"),
+                f"max_draft_rows ({self.max_draft_rows}) must be at least num_speculative_tokens "
+                f"({self.num_speculative_tokens})",
+            )
         if self.min_ngram_size > self.max_ngram_size:
             raise Contradiction(
                 ("min_ngram_size", "max_ngram_size"),
                 f"min_ngram_size ({self.min_ngram_size}) must not exceed max_ngram_size "
                 f"({self.max_ngram_size})",
             )
+
+    def _default_tokens(self) -> int:
+        if self.proposers:
+            return max(member.num_speculative_tokens for member in self.proposers)
+        return DEFAULT_TOKENS.get(self.method, _PLUGIN_TOKENS)
+
+    def _check_proposers(self) -> None:
+        if self.proposers and self.method != "hybrid":
+            raise Contradiction(
+                ("proposers", "method"), f"proposers need method: hybrid, got {self.method}"
+            )
+        if self.method != "hybrid":
+            return
+        names = [member.method for member in self.proposers]
+        if not names or "hybrid" in names or "naive" in names or len(set(names)) < len(names):
+            raise Contradiction(
+                ("proposers", "method"),
+                "method: hybrid needs proposers, a list of maps with different methods other than "
+                f'hybrid and naive, such as [{{"method": "suffix"}}, {{"method": "ngram"}}]; got '
+                f"{names}",
+            )
+        for member in self.proposers:
+            for known in options_of(SpeculativeConfig):
+                key = known.path[-1]
+                is_own = key in _MEMBER_KEYS or key.startswith(_MEMBER_PREFIXES)
+                if not is_own and getattr(member, key) != known.default:
+                    raise Contradiction(
+                        ("proposers",),
+                        f"proposers: {key} of {member.method} belongs to the hybrid as a whole; "
+                        "set it beside proposers",
+                    )
+
+    @property
+    def draft_rows(self) -> int:
+        """Most draft rows of a sequence in a step."""
+        return self.max_draft_rows or self.num_speculative_tokens
 
     @property
     def is_lossless(self) -> bool:

@@ -17,6 +17,7 @@ from fdspec.config.foreign import (
     foreign_keys,
 )
 from fdspec.config.settings import Setting
+from fdspec.config.speculative import METHODS
 from fdspec.config.values import plain_value
 from fdspec.core.errors import ConfigError
 
@@ -85,6 +86,6 @@ def _method(setting: Setting, text: str) -> str:
     if method in UNAVAILABLE_METHODS:
         raise ConfigError(
             f"{setting.where}: {setting.value} is not available in this version; "
-            "available: ngram, naive (or off)"
+            f"available: {', '.join(METHODS)} (or off)"
         )
     return method

@@ -7,6 +7,7 @@ YAML and JSON values must have the right type already; text from a command line 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import yaml
 
@@ -16,6 +17,9 @@ from fdspec.config.settings import Setting
 from fdspec.core.errors import ConfigError
 
 _TRUE = ("true", "yes", "on", "1")
+# Of Chinese input methods.
+_LOOKALIKES = {"\uff0c": ",", "\uff1a": ":", "\u201c": '"', "\u201d": '"', "\u3000": " "}
+_EXAMPLES = {"map": '{"key": 1}', "maps": '[{"method": "suffix"}, {"method": "ngram"}]'}
 _FALSE = ("false", "no", "off", "0")
 
 
@@ -27,11 +31,17 @@ def convert(option: Option, setting: Setting) -> object:
             place, key, value and what is allowed.
     """
     value = setting.value
+    if option.kind in ("map", "maps") and isinstance(value, str):
+        value = parse_json(setting, _EXAMPLES[option.kind])
     if option.nullable and (value is None or (setting.is_text and value == "null")):
         return None
     try:
         if option.kind == "strings":
             return _to_strings(value, option.separator)
+        if option.kind == "map":
+            return _to_map(value)
+        if option.kind == "maps":
+            return _to_maps(value)
         if isinstance(value, list):
             raise ValueError
         converted = _CONVERTERS[option.kind](value, setting.is_text)
@@ -68,13 +78,27 @@ def parse_json(setting: Setting, example: str) -> object:
     try:
         return json.loads(text, object_pairs_hook=_unique_keys)
     except json.JSONDecodeError as error:
-        start = max(error.pos - 20, 0)
-        problem = f"{error.msg} at character {error.pos}, after {text[start : error.pos]!r}"
+        problem = describe_json_error(error)
     except RecursionError:
         problem = "nested too deeply"
     except ValueError as error:
         problem = str(error)
     raise ConfigError(f"{setting.where}: not valid JSON: {problem}; example: {example}")
+
+
+def describe_json_error(error: json.JSONDecodeError) -> str:
+    """What is wrong with a JSON text, and where: line, column, and what stands before it."""
+    text, position = error.doc, error.pos
+    start = max(position - 20, 0)
+    place = f"line {error.lineno}, column {error.colno}, after {text[start:position]!r}"
+    found = text[position : position + 1]
+    if found in _LOOKALIKES:
+        return f"the full-width {found!r} at {place}; write {_LOOKALIKES[found]!r}"
+    if error.msg == "Expecting ',' delimiter":
+        return f"a comma is missing at {place}"
+    if error.msg.startswith(("Expecting property name", "Illegal trailing comma")):
+        return f"a key in double quotes must stand at {place} (no comma after the last one)"
+    return f"{error.msg} at {place}"
 
 
 def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -123,6 +147,18 @@ def _to_strings(value: object, separator: str | None) -> tuple[str, ...]:
         return tuple(value)
     if value is None:
         return ()
+    raise ValueError
+
+
+def _to_map(value: object) -> dict[str, object]:
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return dict(value)
+    raise ValueError
+
+
+def _to_maps(value: object) -> tuple[dict[str, object], ...]:
+    if isinstance(value, list | tuple):
+        return tuple(map(_to_map, value))
     raise ValueError
 
 

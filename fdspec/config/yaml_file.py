@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read a YAML file as Settings that know their line. Does not know which keys exist."""
+"""Read a YAML or JSON file as Settings that know their line. Does not know which keys exist."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from fdspec.config.mindie_file import flatten_mindie
 from fdspec.config.settings import Setting, path_of
+from fdspec.config.values import describe_json_error
 from fdspec.core.errors import ConfigError
 
 _EMPTY = ("", "null", "~")
@@ -22,6 +25,10 @@ def read_yaml(path: str) -> list[Setting]:
         ConfigError: the file cannot be read, is not YAML or not a map, or has a key twice.
     """
     text = _read_text(path)
+    if path.endswith(".json"):
+        _check_json(path, text)
+        # JSON may be indented with tabs, which YAML does not take; inside a text they are escaped.
+        text = text.replace("\t", " ")
     try:
         with contextlib.closing(_Loader(text)) as loader:
             root = loader.get_single_node()
@@ -30,7 +37,7 @@ def read_yaml(path: str) -> list[Setting]:
             if not isinstance(root, yaml.MappingNode):
                 line = f"{path}:{_line(root)}"
                 raise ConfigError(f"{line}: a map is needed, with lines like 'port: 8000'")
-            return _MapReader(path, loader).read(root, ())
+            return flatten_mindie(_MapReader(path, loader).read(root, ()))
     except yaml.YAMLError as error:
         raise ConfigError(_describe(path, error)) from None
     except RecursionError:
@@ -102,6 +109,13 @@ def _read_text(path: str) -> str:
         raise ConfigError(f"{path}: not UTF-8 text (byte {error.start})") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _check_json(path: str, text: str) -> None:
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path}: not valid JSON: {describe_json_error(error)}") from None
 
 
 def _line(node: yaml.Node) -> int:

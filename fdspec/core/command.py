@@ -80,11 +80,16 @@ class DraftStats(NamedTuple):
         num_drafted: draft tokens that were verified.
         num_accepted: of those, how many were accepted and kept.
         source: name of the proposer.
+        num_positions: length of the longest path that was verified; 0 stands for num_drafted, as in
+            a chain.
+        by_source: (source, num_drafted, num_accepted) of each if the draft has several.
     """
 
     num_drafted: int
     num_accepted: int
     source: str
+    num_positions: int = 0
+    by_source: tuple[tuple[str, int, int], ...] = ()
 
 
 class TokenEvent(NamedTuple):

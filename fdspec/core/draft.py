@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -11,6 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fdspec.core.request import SequenceId
+from fdspec.core.sampling_params import SamplingParams
+
+_PLAIN = SamplingParams()
 
 
 class DraftContext(NamedTuple):
@@ -21,12 +25,16 @@ class DraftContext(NamedTuple):
         tokens: [length] int32, all committed tokens; read only.
         num_prompt: how many of them are prompt.
         max_draft: most draft tokens that can be used; 0 means none.
+        params: of the request: which proposer it asks for, what it predicts.
+        cache_salt: what is learned from a sequence is used for others of the same one only.
     """
 
     sequence_id: SequenceId
     tokens: NDArray[np.int32]
     num_prompt: int
     max_draft: int
+    params: SamplingParams = _PLAIN
+    cache_salt: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,12 +46,14 @@ class Draft:
         tokens: [n] int32; a parent comes before its children.
         parents: [n] int32, index of the parent in this draft; -1 is the last committed token.
         source: name of the proposer, for metrics.
+        sources: the same for each token where they come from several; None if all are of `source`.
     """
 
     sequence_id: SequenceId
     tokens: NDArray[np.int32]
     parents: NDArray[np.int32]
     source: str
+    sources: tuple[str, ...] | None = None
 
     @classmethod
     def chain(
@@ -65,7 +75,23 @@ class Draft:
         """The first `length` tokens; always a valid draft, because parents come first."""
         if length >= len(self):
             return self
-        return Draft(self.sequence_id, self.tokens[:length], self.parents[:length], self.source)
+        sources = None if self.sources is None else self.sources[:length]
+        return Draft(
+            self.sequence_id, self.tokens[:length], self.parents[:length], self.source, sources
+        )
+
+
+def depths(parents: Sequence[int]) -> list[int]:
+    """Depth of each draft token; a child of the last committed token has depth 1.
+
+    Args:
+        parents: [n] index of each token's parent, which comes first; -1 is the last committed
+            token.
+    """
+    result: list[int] = []
+    for parent in parents:
+        result.append(1 if parent < 0 else result[parent] + 1)
+    return result
 
 
 @cache

@@ -36,6 +36,7 @@ class SequencePlan(NamedTuple):
         samples: True if the last committed row is the newest token, so that a next token is chosen;
             False for a chunk in the middle of a prompt.
         next_token: the known token that follows the last committed row; None where `samples`.
+        cache_salt: what is learned from the sequence is used for others of the same one only.
     """
 
     sequence_id: SequenceId
@@ -47,6 +48,7 @@ class SequencePlan(NamedTuple):
     params: SamplingParams
     samples: bool
     next_token: int | None = None
+    cache_salt: str = ""
 
     @property
     def num_committed_rows(self) -> int:

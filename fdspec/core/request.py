@@ -78,6 +78,7 @@ class Request:
             name of the empty prefix.
         num_published: how many of its blocks, from the first on, others can find in the cache.
         num_cached: prompt tokens that were in the cache when it was first admitted.
+        cache_salt: of the Submit.
     """
 
     sequence_id: SequenceId
@@ -93,6 +94,7 @@ class Request:
     digests: list[bytes] = field(default_factory=list)
     num_published: int = 0
     num_cached: int | None = None
+    cache_salt: str = ""
 
     @property
     def num_output(self) -> int:

@@ -47,6 +47,9 @@ class SamplingParams:
         prompt_logprobs: the same for prompt tokens.
         max_draft_tokens: upper limit of draft tokens a step for this request; None leaves the
             server's setting, 0 turns speculation off for the request.
+        draft_method: which of the server's proposers drafts; None leaves it to the server.
+        prediction: tokens that the output is expected to be like, as a source of drafts; a wrong
+            prediction costs time and changes nothing.
     """
 
     max_tokens: int | None = None
@@ -69,6 +72,8 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     max_draft_tokens: int | None = None
+    draft_method: str | None = None
+    prediction: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Take a single stop string, lists, and a dict of biases, as people write them."""
@@ -160,6 +165,8 @@ class SamplingParams:
             _check_int("prompt_logprobs", self.prompt_logprobs, 0, limit)
         if self.max_draft_tokens is not None:
             _check_int("speculative.num_speculative_tokens", self.max_draft_tokens, 0)
+        for token_id in self.prediction:
+            _check_token_id("prediction", token_id, vocab_size)
 
 
 def _as_tuple(value: Any) -> Any:

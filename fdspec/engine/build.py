@@ -154,15 +154,25 @@ def _assemble(
         prefix_caching=config.cache.enable_prefix_caching,
     )
     scheduler = _build_scheduler(config, pool, model)
+    drafting = build_proposer(
+        config.speculative,
+        vocab_size=model.config.vocab_size,
+        costs=_step_costs(config, runner, size),
+    )
     engine = Engine(
         topic,
         scheduler,
-        build_proposer(config.speculative, _step_costs(config, runner, size)),
+        drafting.proposer,
         runner=runner,
         verifier=_build_verifier(config, tokens, model),
         monitor=EngineMonitor(scheduler, pool),
     )
-    return BuiltEngine(engine, _describe(config, size, model), runner.close)
+
+    def close() -> None:
+        drafting.close()
+        runner.close()
+
+    return BuiltEngine(engine, _describe(config, size, model, drafting.methods), close)
 
 
 def _step_costs(config: EngineConfig, runner: ModelRunner, size: PoolSize) -> StepCosts:
@@ -207,7 +217,7 @@ def _build_scheduler(
         max_num_seqs=config.scheduler.max_num_seqs,
         max_num_batched_tokens=config.scheduler.token_budget(model.max_model_len),
         max_model_len=model.max_model_len,
-        max_draft_rows=0 if speculative is None else speculative.num_speculative_tokens,
+        max_draft_rows=0 if speculative is None else speculative.draft_rows,
         prefill=PrefillLimits(
             chunked=config.scheduler.enable_chunked_prefill,
             max_partial=config.scheduler.max_num_partial_prefills,
@@ -237,7 +247,9 @@ def _build_verifier(
     )
 
 
-def _describe(config: EngineConfig, size: PoolSize, model: LlamaFamilyModel) -> Ready:
+def _describe(
+    config: EngineConfig, size: PoolSize, model: LlamaFamilyModel, methods: tuple[str, ...]
+) -> Ready:
     speculative = config.speculative
     return Ready(
         vocab_size=model.config.vocab_size,
@@ -247,6 +259,7 @@ def _describe(config: EngineConfig, size: PoolSize, model: LlamaFamilyModel) -> 
         max_num_seqs=config.scheduler.max_num_seqs,
         speculative_method=None if speculative is None else speculative.method,
         num_speculative_tokens=0 if speculative is None else speculative.num_speculative_tokens,
+        speculative_methods=methods,
         details=(
             ("architecture", model.config.architecture),
             ("quantization", config.model.quantization or "as in the checkpoint"),

@@ -79,6 +79,8 @@ def run_engine(config: EngineConfig, topic: EngineTopic, should_stop: _Stop) -> 
     except Exception:
         logger.exception("the engine failed")
         return 1
+    finally:
+        built.close()
     return 0
 
 

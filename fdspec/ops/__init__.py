@@ -19,7 +19,9 @@ from fdspec.ops.dispatch import (
 )
 from fdspec.ops.embedding import embedding
 from fdspec.ops.merge_attention_states import merge_attention_states
+from fdspec.ops.ngram_index import NgramIndex
 from fdspec.ops.ngram_match import ngram_match
+from fdspec.ops.prediction_draft import prediction_draft
 from fdspec.ops.quantize_weight import (
     concat_weights,
     dequantize_weight,
@@ -34,15 +36,19 @@ from fdspec.ops.row_logprobs import row_logprobs
 from fdspec.ops.row_params import RowParams
 from fdspec.ops.sample_rows import processed_probabilities, sample_rows
 from fdspec.ops.step_program import StepProgram, Value
+from fdspec.ops.suffix_tree import SuffixTree, TreeDraft
 from fdspec.ops.swiglu import swiglu
 from fdspec.ops.verify import Verification, verify_chain, verify_tree
 from fdspec.ops.weight_only_linear import weight_only_linear
 from fdspec.ops.weights import PackedWeight, WeightFormat
 
 __all__ = [
+    "NgramIndex",
     "PackedWeight",
     "RowParams",
     "StepProgram",
+    "SuffixTree",
+    "TreeDraft",
     "Value",
     "Verification",
     "WeightFormat",
@@ -58,6 +64,7 @@ __all__ = [
     "num_threads",
     "pack_weight",
     "packed_layout_fingerprint",
+    "prediction_draft",
     "processed_probabilities",
     "quantize_weight",
     "rms_norm",

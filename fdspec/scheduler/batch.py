@@ -17,7 +17,6 @@ from fdspec.core import (
     ConfigError,
     Draft,
     DraftContext,
-    DraftStats,
     FinishReason,
     Request,
     SequenceId,
@@ -34,6 +33,7 @@ from fdspec.core.protocols import BlockPool
 from fdspec.kv.prefix_index import root_digest
 from fdspec.scheduler.admission import reason_to_refuse
 from fdspec.scheduler.draft_rows import DraftRows
+from fdspec.scheduler.draft_stats import draft_stats
 from fdspec.scheduler.prompt_rows import PrefillLimits, PromptRows
 from fdspec.scheduler.residents import Residents
 
@@ -269,6 +269,7 @@ class BatchScheduler:
             request.params,
             samples,
             None if samples else int(tokens.view(end, end + 1)[0]),
+            request.cache_salt,
         )
 
     # -- apply ------------------------------------------------------------------------------------
@@ -297,9 +298,6 @@ class BatchScheduler:
         if prompt_logprobs is not None:
             # They go out with the first event; computing the prompt again must not ask for them.
             request.params = replace(request.params, prompt_logprobs=None)
-        draft = None
-        if sequence.draft is not None and verdict.num_drafted > 0:
-            draft = DraftStats(verdict.num_drafted, len(verdict.kept), sequence.draft.source)
         return TokenEvent(
             *request.sequence_id,
             index,
@@ -308,8 +306,8 @@ class BatchScheduler:
             None if prompt_logprobs is None else tuple(prompt_logprobs),
             verdict.finish,
             verdict.stop_reason,
-            draft=draft,
             num_cached=(request.num_cached or 0) if index == 0 else 0,
+            draft=draft_stats(sequence.draft, verdict),
         )
 
 
@@ -327,4 +325,5 @@ def _new_request(submit: Submit, choice: int, emitted: tuple[int, ...]) -> Reque
         len(submit.prompt),
         priority=submit.priority,
         digests=[root_digest(submit.cache_salt)],
+        cache_salt=submit.cache_salt,
     )

@@ -42,11 +42,15 @@ def usable_prefix(draft: Draft, max_tokens: int, vocab_size: int) -> Draft | Non
     is_whole = length == len(tokens) == len(parents)
     if is_whole and draft.tokens.dtype == draft.parents.dtype == _INT32:
         return draft
+    sources = None
+    if draft.sources is not None and len(draft.sources) >= length:
+        sources = tuple(draft.sources[:length])
     return Draft(
         draft.sequence_id,
         np.array(tokens[:length], np.int32),
         np.array(parents[:length], np.int32),
         draft.source,
+        sources,
     )
 
 

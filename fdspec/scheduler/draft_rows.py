@@ -53,7 +53,12 @@ class DraftRows:
             return []
         return [
             DraftContext(
-                request.sequence_id, request.tokens.view(), request.num_prompt, min(limit, budget)
+                request.sequence_id,
+                request.tokens.view(),
+                request.num_prompt,
+                min(limit, budget),
+                request.params,
+                request.cache_salt,
             )
             for request in self._residents.running
             if (limit := self._max_draft(request)) > 0

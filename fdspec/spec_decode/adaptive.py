@@ -20,8 +20,8 @@ from fdspec.core import (
     StepPlan,
     Verdict,
 )
+from fdspec.core.draft import depths
 from fdspec.core.protocols import Proposer
-from fdspec.spec_decode.draft_tree import depths
 from fdspec.spec_decode.step_costs import TYPICAL_COSTS, StepCosts
 
 INITIAL_ACCEPTANCE = 0.5
@@ -38,6 +38,18 @@ _SHADOW_TOKENS = 64
 # An acceptance above this counts as 1, and then every length pays.
 _CERTAIN = 1.0 - 1e-9
 _UNLIMITED = 1 << 30
+
+
+def moved_acceptance(acceptance: float, num_accepted: int, num_possible: int) -> float:
+    """A running average after one observation for each accepted token and one for a refused one.
+
+    Args:
+        acceptance: the average before, 0 .. 1.
+        num_accepted: tokens of a path that were accepted.
+        num_possible: how many could have been.
+    """
+    acceptance = 1.0 - (1.0 - acceptance) * (1.0 - MEMORY) ** num_accepted
+    return acceptance * (1.0 - MEMORY) if num_accepted < num_possible else acceptance
 
 
 class _State:
@@ -58,12 +70,6 @@ class _State:
             return _UNLIMITED
         return math.ceil(math.log(threshold) / math.log(alpha)) - 1
 
-    def learn(self, num_accepted: int, num_possible: int) -> None:
-        """Move alpha by one observation for each accepted token, and one for a refused one."""
-        self.acceptance = 1.0 - (1.0 - self.acceptance) * (1.0 - MEMORY) ** num_accepted
-        if num_accepted < num_possible:
-            self.acceptance -= MEMORY * self.acceptance
-
     def update_silence(self, threshold: float) -> None:
         """Fall silent below the threshold; speak again well above it."""
         if self.acceptance <= threshold:
@@ -73,6 +79,18 @@ class _State:
 
 
 _NEW = _State()
+
+
+def context_of(sequence: SequencePlan, max_draft: int) -> DraftContext:
+    """What a proposer could have known of a sequence before a step of decoding it."""
+    return DraftContext(
+        sequence.sequence_id,
+        sequence.history,
+        sequence.num_prompt,
+        max_draft,
+        sequence.params,
+        sequence.cache_salt,
+    )
 
 
 class AdaptiveProposer:
@@ -104,14 +122,14 @@ class AdaptiveProposer:
         self._states: dict[SequenceId, _State] = {}
 
     def propose(self, contexts: Sequence[DraftContext]) -> list[Draft]:
-        """The inner proposer's drafts, as long as they pay. Does not modify."""
+        """The inner proposer's drafts, as long as they pay."""
         threshold = self._threshold(len(contexts))
         asked = []
-        for sequence_id, tokens, num_prompt, max_draft in contexts:
-            state = self._states.get(sequence_id, _NEW)
-            length = min(state.draft_length(threshold), max_draft)
+        for context in contexts:
+            state = self._states.get(context.sequence_id, _NEW)
+            length = min(state.draft_length(threshold), context.max_draft)
             if length > 0:
-                asked.append(DraftContext(sequence_id, tokens, num_prompt, length))
+                asked.append(context._replace(max_draft=length))
         return self._inner.propose(asked)
 
     def observe(self, plan: StepPlan, output: ModelOutput, verdicts: Sequence[Verdict]) -> None:
@@ -134,7 +152,7 @@ class AdaptiveProposer:
                 state = self._states[sequence.sequence_id] = _State()
             if sequence.draft is not None:
                 possible = max(depths(sequence.draft.parents.tolist()))
-                state.learn(len(verdict.kept), possible)
+                state.acceptance = moved_acceptance(state.acceptance, len(verdict.kept), possible)
             elif state.draft_length(threshold) == 0:
                 silent.append(sequence)
             state.update_silence(threshold)
@@ -158,12 +176,10 @@ class AdaptiveProposer:
         verdicts: dict[SequenceId, Verdict],
         threshold: float,
     ) -> None:
-        contexts = [
-            DraftContext(s.sequence_id, s.history, s.num_prompt, _SHADOW_TOKENS) for s in sequences
-        ]
-        for draft in self._inner.propose(contexts):
+        for draft in self._inner.propose([context_of(s, _SHADOW_TOKENS) for s in sequences]):
             emitted = verdicts[draft.sequence_id].tokens[0]
             pairs = zip(draft.tokens.tolist(), draft.parents.tolist(), strict=True)
             state = self._states[draft.sequence_id]
-            state.learn(int(any(token == emitted and parent < 0 for token, parent in pairs)), 1)
+            is_right = any(token == emitted and parent < 0 for token, parent in pairs)
+            state.acceptance = moved_acceptance(state.acceptance, int(is_right), 1)
             state.update_silence(threshold)

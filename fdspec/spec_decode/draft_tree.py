@@ -1,24 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paths and depths in draft trees. Pure functions; a chain is the tree without branches."""
+"""Paths in draft trees. Pure functions; a chain is the tree without branches."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from fdspec.core import Draft
-
-
-def depths(parents: Sequence[int]) -> list[int]:
-    """Depth of each draft token; a child of the last committed token has depth 1.
-
-    Args:
-        parents: [n] index of each token's parent, which comes first; -1 is the last committed
-            token.
-    """
-    result: list[int] = []
-    for parent in parents:
-        result.append(1 if parent < 0 else result[parent] + 1)
-    return result
+from fdspec.core.draft import depths
 
 
 def paths(draft: Draft) -> list[list[int]]:

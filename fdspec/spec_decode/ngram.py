@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """NgramProposer: drafts what followed the latest tokens earlier in the prompt or the output.
 
-A draft is a function of the sequence's own tokens, so there is no state, nothing to warm up, and
-nothing that one request could learn about another.
+A draft is a function of the sequence's own tokens, so there is nothing to warm up and nothing that
+one request could learn about another. The index kept for each sequence only saves time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
-
-import numpy as np
 
 from fdspec.core import Draft, DraftContext, ModelOutput, SequenceId, StepPlan, Verdict
-from fdspec.ops import ngram_match
+from fdspec.ops import NgramIndex
 
 SOURCE = "ngram"
 
@@ -36,30 +33,35 @@ class NgramProposer:
         self._num_speculative_tokens = num_speculative_tokens
         self._max_ngram_size = max_ngram_size
         self._min_ngram_size = min_ngram_size
+        self._indexes: dict[SequenceId, NgramIndex] = {}
 
     def propose(self, contexts: Sequence[DraftContext]) -> list[Draft]:
-        """A chain for each context with a match. Does not modify."""
-        if not contexts:
-            return []
-        histories = [context.tokens for context in contexts]
-        most = self._num_speculative_tokens
-        drafts, splits = ngram_match(
-            # At batch 1 the history is passed on as it is; a long one is not copied at every step.
-            histories[0] if len(histories) == 1 else np.concatenate(histories),
-            np.array([0, *accumulate(map(len, histories))]),
-            np.array([min(context.max_draft, most) for context in contexts], np.int32),
-            max_ngram=self._max_ngram_size,
-            min_ngram=self._min_ngram_size,
-        )
-        ends = splits.tolist()
-        return [
-            Draft.chain(context.sequence_id, drafts[start:end], SOURCE)
-            for context, start, end in zip(contexts, ends[:-1], ends[1:], strict=True)
-            if end > start
-        ]
+        """A chain for each context with a match."""
+        drafts = []
+        for context in contexts:
+            index = self._index(context.sequence_id)
+            index.follow(context.tokens)
+            tokens = index.draft(min(context.max_draft, self._num_speculative_tokens))
+            if len(tokens) > 0:
+                drafts.append(Draft.chain(context.sequence_id, tokens, SOURCE))
+        return drafts
 
     def observe(self, plan: StepPlan, output: ModelOutput, verdicts: Sequence[Verdict]) -> None:
-        """Nothing to learn: the sequence itself is the memory."""
+        """Index prompts chunk by chunk; what comes later is indexed when it is drafted from."""
+        for sequence in plan.sequences:
+            if sequence.params.max_draft_tokens != 0 and sequence.start < sequence.num_prompt:
+                index = self._index(sequence.sequence_id)
+                if len(sequence.history) > index.length:
+                    index.follow(sequence.history)
 
     def forget(self, sequence_ids: Iterable[SequenceId]) -> None:
-        """Nothing to forget."""
+        """Drop the indexes of ended sequences; unknown ids are ignored."""
+        for sequence_id in sequence_ids:
+            self._indexes.pop(sequence_id, None)
+
+    def _index(self, sequence_id: SequenceId) -> NgramIndex:
+        index = self._indexes.get(sequence_id)
+        if index is None:
+            index = NgramIndex(max_ngram=self._max_ngram_size, min_ngram=self._min_ngram_size)
+            self._indexes[sequence_id] = index
+        return index

@@ -1,29 +1,142 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which proposer a method names. Called by `engine/build.py`; config maps foreign names."""
+"""Which proposer a method names. Called by `engine/build.py`; config maps foreign names.
+
+Other packages add methods by an entry point of the group `fdspec.proposers`, whose name is the
+method and which loads a function from SpeculativeConfig to a proposer.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+
 from fdspec.config import SpeculativeConfig
+from fdspec.config.plugins import ENTRY_POINT_GROUP
+from fdspec.core import ConfigError
 from fdspec.core.protocols import Proposer
 from fdspec.spec_decode.adaptive import AdaptiveProposer
+from fdspec.spec_decode.hybrid import HybridProposer
+from fdspec.spec_decode.memory import MemoryProposer
 from fdspec.spec_decode.naive import NaiveProposer
 from fdspec.spec_decode.ngram import NgramProposer
+from fdspec.spec_decode.prediction import PredictionProposer
+from fdspec.spec_decode.snapshot import SnapshotError, read_snapshot, write_snapshot
 from fdspec.spec_decode.step_costs import TYPICAL_COSTS, StepCosts
+from fdspec.spec_decode.suffix import SuffixProposer
+from fdspec.utils.logging import get_logger
+
+logger = get_logger(__name__)
 
 
-def build_proposer(config: SpeculativeConfig | None, costs: StepCosts = TYPICAL_COSTS) -> Proposer:
+@dataclass(frozen=True, slots=True)
+class BuiltProposer:
+    """A proposer with what belongs to it.
+
+    Attributes:
+        proposer: what the engine asks.
+        methods: what requests may ask for by `speculative.method`.
+        close: writes down what is to be kept; the proposer must not be used any more.
+    """
+
+    proposer: Proposer
+    methods: tuple[str, ...]
+    close: Callable[[], None]
+
+
+def build_proposer(
+    config: SpeculativeConfig | None, *, vocab_size: int, costs: StepCosts = TYPICAL_COSTS
+) -> BuiltProposer:
     """The proposer that a configuration asks for.
 
     Args:
         config: None means plain decoding.
+        vocab_size: of the model.
         costs: of steps; they decide how long drafts may be where this is adaptive.
+
+    Raises:
+        ConfigError: a plug-in cannot be loaded.
     """
     if config is None or config.method == "naive":
-        return NaiveProposer()
-    assert config.method == "ngram", config.method
-    proposer = NgramProposer(
-        config.num_speculative_tokens,
-        max_ngram_size=config.max_ngram_size,
-        min_ngram_size=config.min_ngram_size,
-    )
-    return AdaptiveProposer(proposer, costs) if config.adaptive_draft_length else proposer
+        return BuiltProposer(NaiveProposer(), (), lambda: None)
+    configs = config.proposers or (config,)
+    members: dict[str, Proposer] = {}
+    if all(member.method != "prediction" for member in configs):
+        members["prediction"] = PredictionProposer(config.num_speculative_tokens)
+    snapshots: list[Callable[[], None]] = []
+    for member in configs:
+        members[member.method] = proposer = _build(member)
+        if isinstance(proposer, MemoryProposer) and member.memory_snapshot is not None:
+            path = Path(member.memory_snapshot).expanduser()
+            _restore(proposer, path, vocab_size)
+            snapshots.append(_saver(proposer, path, vocab_size))
+    combined: Proposer = HybridProposer(members, costs)
+    if config.adaptive_draft_length:
+        combined = AdaptiveProposer(combined, costs)
+    methods = tuple(dict.fromkeys([config.method, *(member.method for member in configs)]))
+
+    def close() -> None:
+        for save in snapshots:
+            save()
+
+    return BuiltProposer(combined, methods, close)
+
+
+def _build(config: SpeculativeConfig) -> Proposer:
+    """One proposer by itself."""
+    count, max_bytes = config.num_speculative_tokens, config.draft_cache_mib * 2**20
+    if config.method == "ngram":
+        return NgramProposer(
+            count, max_ngram_size=config.max_ngram_size, min_ngram_size=config.min_ngram_size
+        )
+    if config.method == "suffix":
+        return SuffixProposer(
+            count,
+            max_tree_depth=config.suffix_decoding_max_tree_depth,
+            max_cached_requests=config.suffix_decoding_max_cached_requests,
+            max_spec_factor=config.suffix_decoding_max_spec_factor,
+            min_token_prob=config.suffix_decoding_min_token_prob,
+            max_bytes=max_bytes,
+        )
+    if config.method == "memory":
+        return MemoryProposer(count, max_bytes=max_bytes)
+    if config.method == "prediction":
+        return PredictionProposer(count)
+    return _plugin(config)
+
+
+def _plugin(config: SpeculativeConfig) -> Proposer:
+    (point, *_) = entry_points(group=ENTRY_POINT_GROUP, name=config.method)
+    try:
+        proposer: Proposer = point.load()(config)
+    except Exception as error:
+        raise ConfigError(
+            f"speculative_config.method: {config.method}: the plug-in {point.value} cannot be "
+            f"used: {type(error).__name__}: {error}"
+        ) from error
+    return proposer
+
+
+def _restore(proposer: MemoryProposer, path: Path, vocab_size: int) -> None:
+    """Fill a proposer from a file; without a good one it starts empty."""
+    if not path.exists():
+        return
+    try:
+        texts = read_snapshot(path, vocab_size)
+    except (OSError, SnapshotError) as error:
+        logger.warning("memory_snapshot: %s is not used: %s", path, error)
+        return
+    for text in texts:
+        proposer.cache.put(text)
+    logger.info("memory_snapshot: %d texts from %s", len(texts), path)
+
+
+def _saver(proposer: MemoryProposer, path: Path, vocab_size: int) -> Callable[[], None]:
+    def save() -> None:
+        try:
+            write_snapshot(path, proposer.cache.texts(), vocab_size)
+        except OSError as error:
+            logger.warning("memory_snapshot: %s cannot be written: %s", path, error)
+
+    return save

@@ -14,8 +14,9 @@ from itertools import accumulate
 import numpy as np
 
 from fdspec.core import SamplingParams, SequenceId, SequencePlan
+from fdspec.core.draft import depths
 from fdspec.ops import RowParams
-from fdspec.spec_decode.draft_tree import depths, paths
+from fdspec.spec_decode.draft_tree import paths
 from fdspec.spec_decode.token_counts import NO_COUNTS, CountEntries, TokenCounts
 
 _MAX_CACHED_LAYOUTS = 128

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fdspec.core import ModelOutput, SequenceId, SequencePlan, StepPlan, TokenLogprob, Verdict
+from fdspec.core.draft import depths
 from fdspec.ops import sample_rows
-from fdspec.spec_decode.draft_tree import depths
 from fdspec.spec_decode.logprobs import token_logprobs
 from fdspec.spec_decode.row_params import RowParamsBuilder
 from fdspec.spec_decode.stop import StopWalk

@@ -133,7 +133,6 @@ def test_other_values_get_one_line_that_names_place_and_reason(tmp_path, yaml):
         ("ssl_keyfile: x.pem", "plain HTTP"),
         ("device: cuda", "computes on the CPU"),
         ("load_strategy: ipc", "read from the checkpoint"),
-        ("plugin_params: '{}'", "set speculative_config"),
     ],
 )
 def test_what_would_change_results_is_refused(tmp_path, yaml, reason):

@@ -26,9 +26,12 @@ THROUGH = {
         ),
         "address",
     ),
+    "max_draft_rows": "draft_rows",
 }
 # Only one value is allowed, and it says what is done anyway.
 WITHOUT_CHOICE = {"logprobs_mode"}
+# Read by plug-ins.
+ELSEWHERE = {"plugin_options"}
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +50,7 @@ def test_every_key_is_read_by_somebody(attributes_read):
         option.name
         for section in sections()
         for option in section.options
-        if option.path[-1] not in WITHOUT_CHOICE
+        if option.path[-1] not in WITHOUT_CHOICE | ELSEWHERE
         and THROUGH.get(option.path[-1], option.path[-1]) not in attributes_read
     ]
     assert unread == []

@@ -184,9 +184,9 @@ def test_all_problems_are_told_at_once(tmp_path):
 @pytest.mark.parametrize(
     ("text", "position"),
     [
-        ("{method: ngram}", "at character 1, after '{'"),
-        ('{"method":"ngram"', "at character 17"),
-        ('{"method":"ngram",}', "at character 18|at character 17"),
+        ("{method: ngram}", "line 1, column 2, after '{'"),
+        ('{"method":"ngram"', "a comma is missing at line 1, column 18"),
+        ('{"method":"ngram",}', "line 1, column 1[89]"),
     ],
 )
 def test_broken_json_shows_the_position_and_an_example(text, position):

@@ -25,6 +25,7 @@ class Ready:
         speculative_method: name of the proposer, or None when speculation is off.
         num_speculative_tokens: most draft tokens a step and sequence.
         details: further facts for logs and the metric `cache_config_info`.
+        speculative_methods: proposers that a request may ask for.
     """
 
     vocab_size: int
@@ -35,6 +36,7 @@ class Ready:
     speculative_method: str | None = None
     num_speculative_tokens: int = 0
     details: tuple[tuple[str, str], ...] = ()
+    speculative_methods: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,11 +40,7 @@ DraftBatch ngram_match(const ArrayView& tokens, const ArrayView& splits, const A
   const int64_t sequences = expect_splits(splits, tokens.size(0));
   const int64_t* split_data = splits.data<int64_t>();
   const int32_t* max_lengths = input<int32_t>(max_draft, {sequences});
-  if (limits.min_ngram < 1 || limits.max_ngram < limits.min_ngram) {
-    throw ArgumentError("min_ngram, max_ngram: must be 1 <= min_ngram <= max_ngram, got " +
-                        std::to_string(limits.min_ngram) + " and " +
-                        std::to_string(limits.max_ngram));
-  }
+  expect_limits(limits);
   DraftBatch batch{{}, {0}};
   for (int64_t i = 0; i < sequences; ++i) {
     const int64_t max_length = max_lengths[i] > 0 ? max_lengths[i] : 0;

@@ -2,6 +2,9 @@
 #include "speculation/ngram.h"
 
 #include <algorithm>
+#include <string>
+
+#include "common/array_view.h"
 
 namespace fdspec {
 namespace {
@@ -29,6 +32,13 @@ int64_t find_before(const int32_t* tokens, int64_t end, int32_t token) {
 }
 
 }  // namespace
+
+void expect_limits(const NgramLimits& limits) {
+  if (limits.min_ngram >= 1 && limits.max_ngram >= limits.min_ngram) return;
+  throw ArgumentError("min_ngram, max_ngram: must be 1 <= min_ngram <= max_ngram, got " +
+                      std::to_string(limits.min_ngram) + " and " +
+                      std::to_string(limits.max_ngram));
+}
 
 int64_t ngram_draft(const int32_t* tokens, int64_t length, NgramLimits limits, int64_t max_draft,
                     int32_t* draft) {

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HybridProposer: several proposers as one, the one that has been right most often first.
+
+Also where a request's choice of a proposer is honoured. Its decisions depend on past verdicts only,
+never on a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from fdspec.core import (
+    Draft,
+    DraftContext,
+    ModelOutput,
+    SamplingParams,
+    SequenceId,
+    SequencePlan,
+    StepPlan,
+    Verdict,
+)
+from fdspec.core.draft import depths
+from fdspec.core.protocols import Proposer
+from fdspec.spec_decode.adaptive import (
+    INITIAL_ACCEPTANCE,
+    context_of,
+    moved_acceptance,
+)
+from fdspec.spec_decode.draft_tree import paths
+from fdspec.spec_decode.prediction import SOURCE as PREDICTION
+from fdspec.spec_decode.step_costs import TYPICAL_COSTS, StepCosts
+
+SOURCE = "hybrid"
+_SHADOW_TOKENS = 16
+
+
+class HybridProposer:
+    """Members in order of preference. Implements `core.protocols.Proposer`.
+
+    For each sequence and member it keeps alpha, a running average of how often a token of the
+    member is accepted given that the one before it was; members that were not asked are judged by
+    what they would have said. A draft of n tokens is expected to bring alpha + ... + alpha^n. The
+    draft that most is expected of comes first, and the others extend it: what they have in common
+    is one row, what goes further or branches off is added while rows are left and alpha^depth is
+    above the cost of a row.
+    """
+
+    def __init__(self, members: Mapping[str, Proposer], costs: StepCosts = TYPICAL_COSTS) -> None:
+        """Combine proposers.
+
+        Args:
+            members: by name, which requests may ask for; the earlier one wins a tie. One called
+                `prediction` is for requests that bring a prediction, whatever they ask for.
+            costs: of steps on this machine, with this model.
+        """
+        assert members
+        self._members = dict(members)
+        self._row_cost = costs.row
+        self._acceptance: dict[SequenceId, dict[str, float]] = {}
+
+    def propose(self, contexts: Sequence[DraftContext]) -> list[Draft]:
+        """One draft for each context for which a member has one."""
+        found: dict[SequenceId, list[tuple[str, Draft]]] = {}
+        for name, member in self._members.items():
+            asked = [c for c in contexts if name in self._names(c.params)]
+            for draft in member.propose(asked) if asked else ():
+                found.setdefault(draft.sequence_id, []).append((name, draft))
+        most = {context.sequence_id: context.max_draft for context in contexts}
+        return [self._combined(key, drafts, most[key]) for key, drafts in found.items()]
+
+    def observe(self, plan: StepPlan, output: ModelOutput, verdicts: Sequence[Verdict]) -> None:
+        """Judge the members where there is a choice, and let them learn."""
+        self._judge(plan, {verdict.sequence_id: verdict for verdict in verdicts})
+        for member in self._members.values():
+            member.observe(plan, output, verdicts)
+
+    def forget(self, sequence_ids: Iterable[SequenceId]) -> None:
+        """Drop the state of ended sequences; unknown ids are ignored."""
+        gone = list(sequence_ids)
+        for member in self._members.values():
+            member.forget(gone)
+        for sequence_id in gone:
+            self._acceptance.pop(sequence_id, None)
+
+    def _names(self, params: SamplingParams) -> list[str]:
+        """Members that may draft for a request."""
+        wanted = params.draft_method
+        return [
+            name
+            for name in self._members
+            if (bool(params.prediction) if name == PREDICTION else wanted in (None, SOURCE, name))
+        ]
+
+    def _combined(
+        self, key: SequenceId, drafts: Sequence[tuple[str, Draft]], max_draft: int
+    ) -> Draft:
+        if len(drafts) == 1:
+            return drafts[0][1]
+        rates = self._acceptance.get(key, {})
+        judged = [(rates.get(name, INITIAL_ACCEPTANCE), draft) for name, draft in drafts]
+        # Sorting is stable: the earlier member wins a tie.
+        judged.sort(key=lambda pair: -_expected(*pair))
+        merged = _Merged(max_draft, self._row_cost)
+        for index, (rate, draft) in enumerate(judged):
+            merged.add(draft, rate if index > 0 else 1.0)
+        return merged.draft(key)
+
+    def _judge(self, plan: StepPlan, verdicts: Mapping[SequenceId, Verdict]) -> None:
+        judged: dict[SequenceId, SequencePlan] = {}
+        for sequence in plan.sequences:
+            verdict = verdicts.get(sequence.sequence_id)
+            is_decoding = sequence.samples and len(sequence.history) > sequence.num_prompt
+            if verdict is None or verdict.finish is not None or not is_decoding:
+                continue
+            if sequence.params.max_draft_tokens != 0 and len(self._names(sequence.params)) > 1:
+                judged[sequence.sequence_id] = sequence
+        for name, member in self._members.items():
+            asked = [s for s in judged.values() if name in self._names(s.params)]
+            contexts = [context_of(sequence, _SHADOW_TOKENS) for sequence in asked]
+            for draft in member.propose(contexts) if contexts else ():
+                emitted = list(verdicts[draft.sequence_id].tokens)
+                branches = paths(draft)
+                right = max((len(b) for b in branches if b == emitted[: len(b)]), default=0)
+                possible = min(max(map(len, branches)), len(emitted))
+                rates = self._acceptance.setdefault(draft.sequence_id, {})
+                rate = rates.get(name, INITIAL_ACCEPTANCE)
+                rates[name] = moved_acceptance(rate, right, possible)
+
+
+class _Merged:
+    """A draft tree made of several."""
+
+    def __init__(self, max_rows: int, row_cost: float) -> None:
+        self._max_rows = max_rows
+        self._row_cost = row_cost
+        self._rows: dict[tuple[int, int], int] = {}  # (parent, token) -> row
+        self._levels: list[int] = []
+        self._sources: list[str] = []
+
+    def add(self, draft: Draft, rate: float) -> None:
+        """Add the rows that are not there yet, as long as there is room and they pay."""
+        rows: dict[int, int] = {-1: -1}
+        pairs = zip(draft.tokens.tolist(), draft.parents.tolist(), strict=True)
+        for index, (token, parent) in enumerate(pairs):
+            if parent not in rows:
+                continue
+            edge = (rows[parent], token)
+            if edge not in self._rows:
+                level = 1 if rows[parent] < 0 else self._levels[rows[parent]] + 1
+                if len(self._rows) >= self._max_rows or rate**level <= self._row_cost:
+                    continue
+                self._rows[edge] = len(self._rows)
+                self._levels.append(level)
+                self._sources.append(draft.source)
+            rows[index] = self._rows[edge]
+
+    def draft(self, key: SequenceId) -> Draft:
+        """The tree."""
+        parents = np.array([parent for parent, _ in self._rows], np.int32)
+        tokens = np.array([token for _, token in self._rows], np.int32)
+        sources = tuple(self._sources)
+        if len(set(sources)) == 1:
+            return Draft(key, tokens, parents, sources[0])
+        return Draft(key, tokens, parents, SOURCE, sources)
+
+
+def _expected(rate: float, draft: Draft) -> float:
+    """Accepted tokens to expect of a draft: alpha + ... + alpha^n over its deepest path."""
+    deepest = max(depths(draft.parents.tolist()))
+    return float(sum(rate**level for level in range(1, deepest + 1)))
