@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import yaml
+
 DATA = Path(__file__).parent / "data"
 
 
@@ -25,6 +27,19 @@ def chat_messages() -> list[list[dict[str, str]]]:
     """Free questions; their answers share little with the prompts."""
     lines = (DATA / "chat.txt").read_text().splitlines()
     return [[{"role": "user", "content": line}] for line in lines if line]
+
+
+def prompts_by_kind() -> dict[str, list[str]]:
+    """The prompts for benchmarks of speculation: extractive, rag, json, code and chat."""
+    data = yaml.safe_load((DATA / "prompts.yaml").read_text())
+    kinds: dict[str, list[str]] = data["kinds"]
+    for name, text in data["texts"].items():
+        kinds = {
+            kind: [prompt.replace(f"{{{name}}}", text.strip()) for prompt in prompts]
+            for kind, prompts in kinds.items()
+        }
+    lines = (DATA / "chat.txt").read_text().splitlines()
+    return {**kinds, "chat": [line for line in lines if line]}
 
 
 def filler_text() -> str:

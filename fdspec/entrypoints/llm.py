@@ -189,6 +189,13 @@ class LLM:
         """A command with everything resolved, or InvalidParameter naming the prompt."""
         vocab_size = self._ready.vocab_size
         params.validate(vocab_size=vocab_size, max_logprobs=self._max_logprobs)
+        methods = self._ready.speculative_methods
+        if params.draft_method not in (None, *methods):
+            raise InvalidParameter(
+                "draft_method",
+                f"draft_method must be None or one of {', '.join(methods) or 'none'}, got "
+                f"{params.draft_method!r}",
+            )
         prompt = token_ids(name, ids, vocab_size)
         # The last output token is never an input, so it needs no slot in the KV cache.
         num_slots = self._ready.num_blocks * self._ready.block_size

@@ -6,10 +6,11 @@ Plain frozen values and the rule that turns a finished choice into text. Made by
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from fdspec.core import FinishReason, SamplingParams, TokenEvent, TokenLogprob
+from fdspec.entrypoints.openai.draft_report import DraftCounts
 from fdspec.entrypoints.openai.output_text import OutputText
 from fdspec.tokenizer import Tokenizer
 
@@ -22,11 +23,16 @@ class DraftTotals:
         num_drafted: draft tokens that were verified.
         num_accepted: of those, how many were accepted and kept.
         num_steps: steps that gave tokens.
+        by_source: (drafted, accepted) tokens of each proposer.
+        per_position: (drafts that had a token there, drafts that had one there accepted) by the
+            position in the draft; in a tree, by the depth.
     """
 
     num_drafted: int
     num_accepted: int
     num_steps: int
+    by_source: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    per_position: tuple[tuple[int, int], ...] = ()
 
     @property
     def acceptance_rate(self) -> float:
@@ -90,7 +96,10 @@ def completion_output(
     logprobs = None
     if params.logprobs is not None:
         logprobs = tuple(entry for event in events for entry in event.logprobs or ())
-    drafts = [event.draft for event in events if event.draft is not None]
+    drafts = DraftCounts()
+    for event in events:
+        if event.draft is not None:
+            drafts.add(event.draft)
     return CompletionOutput(
         last.choice,
         _text(tokens, last, params, tokenizer),
@@ -99,9 +108,11 @@ def completion_output(
         last.finish.value,
         last.stop_reason,
         DraftTotals(
-            sum(draft.num_drafted for draft in drafts),
-            sum(draft.num_accepted for draft in drafts),
+            drafts.num_drafted,
+            drafts.num_accepted,
             len(events),
+            drafts.by_source,
+            tuple(zip(drafts.drafted, drafts.accepted, strict=True)),
         ),
     )
 

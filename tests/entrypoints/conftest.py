@@ -29,6 +29,7 @@ READY = Ready(
     speculative_method="fake",
     num_speculative_tokens=4,
     details=(("kv_cache_dtype", "bfloat16"),),
+    speculative_methods=("hybrid", "fake"),
 )
 MODEL = "tiny"
 

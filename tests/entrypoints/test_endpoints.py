@@ -145,6 +145,9 @@ def test_metrics(prefix):
         name = f"{prefix}:spec_decode_num"
         assert values[f"{name}_draft_tokens_per_pos_total", label] == drafted
         assert values[f"{name}_accepted_tokens_per_pos_total", label] == accepted
+    source = ("source", "fake")
+    assert values[f"{name}_draft_tokens_per_source_total", source] == 8
+    assert values[f"{name}_accepted_tokens_per_source_total", source] == 4
     (info,) = (labels for name, *labels in values if name == f"{prefix}:cache_config_info")
     assert dict(info)["block_size"] == str(READY.block_size)
     assert dict(info)["kv_cache_dtype"] == "bfloat16"
@@ -161,6 +164,18 @@ def test_the_salt_goes_to_the_engine(server, http):
     assert server.engine.submitted[-1].cache_salt == "tenant"
 
 
+def test_usage_of_predicted_tokens(server, http):
+    prediction = {"type": "content", "content": "hello"}
+    answer = http.post("/v1/completions", json={**BODY, "prediction": prediction}).json()
+    assert answer["usage"]["completion_tokens_details"] == {
+        "accepted_prediction_tokens": 0,
+        "rejected_prediction_tokens": 0,
+    }, "the fake engine drafts from another source"
+    assert (
+        "completion_tokens_details" not in http.post("/v1/completions", json=BODY).json()["usage"]
+    )
+
+
 def test_no_speculative_usage_without_speculation():
     plain = Server(
         FrontendOptions(model_names=(MODEL,)),
@@ -169,7 +184,8 @@ def test_no_speculative_usage_without_speculation():
     plain.start()
     try:
         with plain.http() as http:
-            answer = http.post("/v1/completions", json=BODY).json()
+            fields = {**BODY, "prediction": {"content": "hello"}}
+            answer = http.post("/v1/completions", json=fields).json()
     finally:
         plain.stop()
     assert "speculative" not in answer["usage"]

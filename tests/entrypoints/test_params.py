@@ -123,6 +123,9 @@ def test_spellings_of_everything(submitted):
         ({"enabled": False}, 0),
         ({"enabled": False, "num_speculative_tokens": 3}, 0),
         ({"num_speculative_tokens": 0}, 0),
+        ({"method": "off"}, 0),
+        ({"method": "naive", "num_speculative_tokens": 3}, 0),
+        ({"method": "fake", "num_speculative_tokens": 3}, 3),
         ({"num_speculative_tokens": 3}, 3),
         ({"num_speculative_tokens": 10**30}, READY.num_speculative_tokens),
         (None, None),
@@ -130,6 +133,25 @@ def test_spellings_of_everything(submitted):
 )
 def test_speculation_can_only_be_lowered(submitted, options, limit):
     assert submitted({"speculative": options})[0].params.max_draft_tokens == limit
+
+
+def test_a_method_of_the_server_may_be_chosen(submitted):
+    for method, chosen in ((None, None), ("fake", "fake"), ("hybrid", "hybrid"), ("off", None)):
+        (command,) = submitted({"speculative": {"method": method}})
+        assert command.params.draft_method == chosen
+
+
+def test_a_prediction_travels_as_tokens(server, submitted):
+    def encode(text):
+        return tuple(server.tokenizer.encode(text, add_special_tokens=False))
+
+    parts = [{"type": "text", "text": "hello "}, "world"]
+    for content, text in (("hello", "hello"), (parts, "hello world"), ("", ""), ([], "")):
+        for path in (COMPLETIONS, CHAT):
+            prediction = {"type": "content", "content": content}
+            (command,) = submitted({"prediction": prediction}, path)
+            assert command.params.prediction == encode(text)
+    assert submitted({"prediction": None})[0].params.prediction == ()
 
 
 def test_bad_words_start_a_text_or_follow_a_space(server, submitted):

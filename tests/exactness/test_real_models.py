@@ -7,16 +7,19 @@ comparisons, more than 10,000 tokens), the full suite a thousand (400,000 tokens
 """
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
+from fdspec.config import SpeculativeConfig
 from fdspec.core.protocols import Proposer
 from fdspec.spec_decode.adaptive import AdaptiveProposer
 from fdspec.spec_decode.naive import NaiveProposer
 from fdspec.spec_decode.ngram import NgramProposer
+from fdspec.spec_decode.registry import build_proposer
 from tests.exactness.worlds import real_world, tiny_world
 from tests.fakes.drafters import all_drafters
-from tests.fakes.exactness import Setting, compare, run, sampling_cases
+from tests.fakes.exactness import Results, Setting, compare, run, sampling_cases
 from tests.models.oracle import make_tiny
 
 # 9 blocks of 16 tokens hold little more than the longest request (130 tokens).
@@ -90,6 +93,61 @@ def test_ngram(worlds, length):
         if length == 5:
             proposer = AdaptiveProposer(proposer)
         check(worlds(name), proposer, [SETTINGS[(7 * index + length) % 18]])
+
+
+MEMBERS = ("suffix", "memory", "ngram")
+HYBRID = SpeculativeConfig(
+    method="hybrid", proposers=tuple(SpeculativeConfig(method=name) for name in MEMBERS)
+)
+
+
+def check_hybrid(world, settings):
+    """Every request twice, each with another method, some with a prediction of their output."""
+    twice = [(submit, f"{submit.request_id}{copy}") for copy in "ab" for submit in world.submits]
+    expected: Results = {}
+    submits = []
+    for index, (submit, name) in enumerate(twice):
+        for choice in range(submit.params.n):
+            expected[name, choice] = world.expected[submit.request_id, choice]
+        tokens = tuple(world.expected[submit.request_id, 0].tokens)
+        params = replace(
+            submit.params,
+            draft_method=(None, *MEMBERS)[index % 4],
+            prediction=(*tokens[:5], 9, *tokens[7:]) if index % 3 == 0 else (),
+        )
+        salt = str(index % 2)
+        submits.append(replace(submit, request_id=name, params=params, cache_salt=salt))
+    for setting in settings:
+        drafting = build_proposer(HYBRID, vocab_size=world.vocab_size)
+        engine = world.make_engine(drafting.proposer, setting)
+        results = run(engine, submits, arrivals_per_step=3)
+        assert compare(expected, results) >= 2 * MIN_TOKENS
+        sources = {draft.source for result in results.values() for draft in result.drafts}
+        assert len(sources) > 1 and sum(r.num_accepted for r in results.values()) > 0
+
+
+@pytest.mark.parametrize("index", range(len(WORLDS)), ids=WORLDS)
+def test_rows_with_different_methods(worlds, index):
+    check_hybrid(worlds(WORLDS[index]), [SETTINGS[(9 + 5 * index) % 18]])
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", WORLDS)
+def test_rows_with_different_methods_under_every_setting(worlds, name):
+    check_hybrid(worlds(name), SETTINGS)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("method", MEMBERS)
+@pytest.mark.parametrize("name", WORLDS)
+def test_methods_under_many_settings(worlds, name, method):
+    for adaptive in (False, True):
+        config = SpeculativeConfig(method=method, adaptive_draft_length=adaptive)
+        for setting in SETTINGS[adaptive::2]:
+            drafting = build_proposer(config, vocab_size=worlds(name).vocab_size)
+            check(worlds(name), drafting.proposer, [setting])
 
 
 @pytest.mark.full

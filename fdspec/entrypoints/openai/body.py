@@ -21,6 +21,7 @@ from fdspec.entrypoints.openai.protocol import (
     IGNORED_FIELDS,
     UNAVAILABLE_FIELDS,
     GenerationRequest,
+    Prediction,
     SpeculativeOptions,
     StreamOptions,
 )
@@ -31,6 +32,7 @@ _LOCATION = re.compile(r" - at `\$(?P<path>.*)`$")
 _MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]+)`$")
 
 _NESTED: dict[str, type[msgspec.Struct]] = {
+    "prediction": Prediction,
     "speculative": SpeculativeOptions,
     "stream_options": StreamOptions,
 }

@@ -82,6 +82,7 @@ class Frontend:
             max_prompt_bytes=ready.max_model_len * max(map(len, tokenizer.token_bytes(False))),
             max_logprobs=options.max_logprobs,
             num_speculative_tokens=ready.num_speculative_tokens,
+            speculative_methods=ready.speculative_methods,
         )
         self.metrics = Metrics(options.metrics_prefix)
         self.metrics.engine_ready(ready)

@@ -71,6 +71,7 @@ class Generation:
             )
         self._frontend = frontend
         self._form = form
+        self._has_prediction = request.prediction is not None
         self._options = request.stream_options or StreamOptions()
         self._arrival_s = arrival_s
         self._user = user
@@ -229,10 +230,12 @@ class Generation:
             "total_tokens": num_prompt + num_output,
             "prompt_tokens_details": {"cached_tokens": num_cached},
         }
+        report = DraftReport()
+        for choice in choices:
+            report.merge(choice.report)
+        if self._has_prediction:
+            usage["completion_tokens_details"] = report.prediction_usage()
         if self._frontend.speculates:
-            report = DraftReport()
-            for choice in choices:
-                report.merge(choice.report)
             usage["speculative"] = report.usage()
         return usage
 

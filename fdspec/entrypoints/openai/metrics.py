@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prometheus metrics of one server: FastDeploy's names, and speculation by draft position.
+"""Prometheus metrics of one server: FastDeploy's names; speculation by position and source.
 
 Latencies are measured here, in the frontend; sequences and blocks come from EngineStats. Counters
 are plain integers that are read at scrape time, so that a token costs next to nothing.
@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from fdspec.core import DraftStats
-from fdspec.entrypoints.openai.draft_report import PositionCounts, ratio
+from fdspec.entrypoints.openai.draft_report import DraftCounts, ratio
 from fdspec.scheduler.broker.values import ROLES, TopicStats
 from fdspec.scheduler.topic import EngineStats, Ready
 
@@ -52,7 +52,7 @@ class Metrics:
         self._num_generated_tokens = 0
         self._num_drafts = 0
         self._num_emitted = 0
-        self._positions = PositionCounts()
+        self._drafts = DraftCounts()
         self._registry = CollectorRegistry(auto_describe=False)
         self._first_token_s = self._histogram(
             "time_to_first_token_seconds", "From arrival to the first token", _FIRST_TOKEN_BUCKETS_S
@@ -102,7 +102,7 @@ class Metrics:
         """A step verified a draft and brought num_tokens."""
         self._num_drafts += 1
         self._num_emitted += num_tokens
-        self._positions.add(draft)
+        self._drafts.add(draft)
 
     def choice_ended(self, reason: str, elapsed_s: float, num_tokens: int) -> None:
         """A choice ended: `stop`, `length`, `abort` or `error`."""
@@ -202,8 +202,8 @@ class Metrics:
         return family
 
     def _draft_families(self) -> Iterator[Metric]:
-        counters = self._positions
-        num_drafted, num_accepted = sum(counters.drafted), sum(counters.accepted)
+        counters = self._drafts
+        num_drafted, num_accepted = counters.num_drafted, counters.num_accepted
         name = "spec_decode_"
         yield self._counter(f"{name}num_drafts", "Drafts verified", self._num_drafts)
         yield self._counter(f"{name}num_draft_tokens", "Draft tokens verified", num_drafted)
@@ -226,6 +226,15 @@ class Metrics:
             )
             for position, count in enumerate(counts):
                 family.add_metric([str(position)], count)
+            yield family
+        for index, (label, verb) in enumerate((("draft", "verified"), ("accepted", "accepted"))):
+            family = CounterMetricFamily(
+                f"{self._prefix}:{name}num_{label}_tokens_per_source",
+                f"Draft tokens {verb}, by the proposer that they came from",
+                labels=["source"],
+            )
+            for source, pair in sorted(counters.by_source.items()):
+                family.add_metric([source], pair[index])
             yield family
 
     def _topic_families(self) -> Iterator[Metric]:

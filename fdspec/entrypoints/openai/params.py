@@ -22,6 +22,7 @@ from fdspec.tokenizer import Tokenizer
 MAX_STOP_STRINGS = 64
 MAX_STOP_CHARACTERS = 1024
 DEFAULT_COMPLETION_TOKENS = 16
+OFF_METHODS = ("off", "naive", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Limits:
         max_prompt_bytes: a longer text has more tokens than fit, whatever it says.
         max_logprobs: most logprobs for a token; -1 is vocab_size.
         num_speculative_tokens: the server's draft length; 0 when speculation is off.
+        speculative_methods: proposers that a request may ask for.
     """
 
     vocab_size: int
@@ -43,6 +45,7 @@ class Limits:
     max_prompt_bytes: int
     max_logprobs: int
     num_speculative_tokens: int
+    speculative_methods: tuple[str, ...] = ()
 
 
 def build_params(
@@ -86,6 +89,7 @@ def build_params(
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
         max_draft_tokens=_max_draft_tokens(request, limits),
+        draft_method=_draft_method(request, limits),
     )
     try:
         params.validate(vocab_size=limits.vocab_size, max_logprobs=limits.max_logprobs)
@@ -249,11 +253,24 @@ def _bad_words(request: GenerationRequest, tokenizer: Tokenizer) -> tuple[tuple[
     return tuple(sequences)
 
 
+def _draft_method(request: GenerationRequest, limits: Limits) -> str | None:
+    method = None if request.speculative is None else request.speculative.method
+    if method is None or method in OFF_METHODS:
+        return None
+    if method not in limits.speculative_methods:
+        loaded = (*limits.speculative_methods, OFF_METHODS[0])
+        raise bad_request(
+            "speculative.method",
+            f"speculative.method must be one of {', '.join(loaded)} on this server, got {method!r}",
+        )
+    return method
+
+
 def _max_draft_tokens(request: GenerationRequest, limits: Limits) -> int | None:
     options = request.speculative
     if options is None:
         return None
-    if not options.enabled:
+    if not options.enabled or options.method in OFF_METHODS:
         return 0
     wanted = options.num_speculative_tokens
     return None if wanted is None else min(wanted, limits.num_speculative_tokens)

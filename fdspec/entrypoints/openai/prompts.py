@@ -166,7 +166,7 @@ def _check_message(index: int, message: dict[str, Any]) -> dict[str, Any]:
         content = ""
     if isinstance(content, list):
         content = "\n".join(
-            _text_part(f"{param}.content[{number}]", part) for number, part in enumerate(content)
+            text_part(f"{param}.content[{number}]", part) for number, part in enumerate(content)
         )
     if not isinstance(content, str):
         raise bad_request(
@@ -178,7 +178,12 @@ def _check_message(index: int, message: dict[str, Any]) -> dict[str, Any]:
     return {**message, "role": "system" if role == "developer" else role, "content": content}
 
 
-def _text_part(param: str, part: Any) -> str:
+def text_part(param: str, part: Any) -> str:
+    """The text of one part of a content.
+
+    Raises:
+        ApiError: 400; it is no text.
+    """
     if isinstance(part, str):
         return part
     kind = part.get("type") if isinstance(part, dict) else None

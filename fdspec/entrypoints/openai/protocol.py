@@ -29,11 +29,25 @@ class SpeculativeOptions(Struct, kw_only=True, forbid_unknown_fields=True):
 
     Attributes:
         enabled: False turns it off.
+        method: one of the methods that the server has loaded; "off" turns it off.
         num_speculative_tokens: upper limit of draft tokens in a step; 0 turns it off.
     """
 
     enabled: bool = True
+    method: str | None = None
     num_speculative_tokens: int | None = None
+
+
+class Prediction(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What the answer is expected to be like: a source of drafts that costs nothing.
+
+    Attributes:
+        type: "content".
+        content: a text, or a list of text parts.
+    """
+
+    type: str = "content"
+    content: str | list[Any]
 
 
 class ModelRequest(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -77,6 +91,7 @@ class GenerationRequest(ModelRequest, kw_only=True):
     cache_salt: str = ""
     request_id: str | None = None
     speculative: SpeculativeOptions | None = None
+    prediction: Prediction | None = None
 
 
 class TemplateOptions(Protocol):
@@ -164,7 +179,6 @@ UNAVAILABLE_FIELDS: dict[str, tuple[Any, ...]] = {
     "guided_json": (),
     "guided_regex": (),
     "modalities": (["text"],),
-    "prediction": (),
     "reasoning_effort": (),
     "response_format": ({"type": "text"},),
     "structural_tag": (),

@@ -20,6 +20,7 @@ from fdspec.entrypoints.openai.frontend import Frontend
 from fdspec.entrypoints.openai.generation import Generation
 from fdspec.entrypoints.openai.middleware import REQUEST_ID
 from fdspec.entrypoints.openai.params import build_params, check_token_ids
+from fdspec.entrypoints.openai.prediction import with_prediction
 from fdspec.entrypoints.openai.prompts import (
     Prompt,
     chat_prompt,
@@ -100,10 +101,12 @@ async def _generate(
     _check_common(body)
     if body.request_id is not None:
         request.state.request_id = body.request_id
+    params = build_params(body, frontend.tokenizer, frontend.limits)
+    params = await with_prediction(params, body, frontend.tokenizer, frontend.limits)
     generation = Generation(
         frontend,
         body,
-        build_params(body, frontend.tokenizer, frontend.limits),
+        params,
         prompts,
         form,
         response_id=request.state.request_id,

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a draft costs the processor, against the length of the context.
+
+Texts are built from the bundled one; processor time of one thread, so that a busy machine does not
+show. Needs no model.
+
+    python -m benchmarks.bench_propose --output propose.json --plot propose.png
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.arguments import count
+from benchmarks.datasets import corpus_text
+from benchmarks.report import (
+    Spread,
+    load_pyplot,
+    machine,
+    print_table,
+    save_plot,
+    short,
+    write_json,
+)
+from fdspec.core import DraftContext
+from fdspec.core.protocols import Proposer
+from fdspec.spec_decode.memory import MemoryProposer
+from fdspec.spec_decode.ngram import NgramProposer
+from fdspec.spec_decode.suffix import SuffixProposer
+
+LENGTHS = (1024, 2048, 4096, 8192, 16384, 32768)
+MAX_DRAFT = 16
+METHODS: dict[str, Callable[[], Proposer]] = {
+    "ngram": lambda: NgramProposer(MAX_DRAFT),
+    "suffix": lambda: SuffixProposer(MAX_DRAFT),
+    "memory": lambda: MemoryProposer(MAX_DRAFT),
+}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one method at one length.
+
+    Attributes:
+        propose_us: of a draft for one sequence, with the token that was added before it.
+        follow_us: of each token of the prompt, taken in once.
+    """
+
+    propose_us: Spread
+    follow_us: float
+
+
+def word_ids(length: int) -> NDArray[np.int32]:
+    """The words of the bundled text as numbers, again and again with every fifth one changed."""
+    words = corpus_text().split()
+    known = {word: number for number, word in enumerate(dict.fromkeys(words))}
+    ids = np.array([known[word] for word in words], np.int32)
+    text = np.tile(ids, -(-length // len(ids)))[:length]
+    source = np.random.default_rng(0)
+    changed = np.arange(len(ids), length, 5)
+    text[changed] = source.integers(0, len(known), len(changed))
+    return text
+
+
+def measure(make: Callable[[], Proposer], length: int, num_drafts: int, rounds: int) -> Cost:
+    """Drafts at the end of a context of `length` tokens."""
+    text = word_ids(length + num_drafts)
+    costs, follow_us = [], 0.0
+    for _ in range(rounds):
+        proposer = make()
+        start_s = time.process_time()
+        proposer.propose([DraftContext(("r", 0), text[:length], length // 2, MAX_DRAFT)])
+        follow_us = (time.process_time() - start_s) * 1e6 / length
+        start_s = time.process_time()
+        for end in range(length + 1, length + num_drafts):
+            proposer.propose([DraftContext(("r", 0), text[:end], length // 2, MAX_DRAFT)])
+        costs.append((time.process_time() - start_s) * 1e6 / (num_drafts - 1))
+    return Cost(Spread.of(costs), follow_us)
+
+
+def plot(report: dict[str, dict[int, Cost]], path: Path) -> None:
+    """A line for each method."""
+    pyplot = load_pyplot()
+    figure, axes = pyplot.subplots(figsize=(6, 4))
+    for method, costs in report.items():
+        axes.plot(
+            list(costs), [cost.propose_us.median for cost in costs.values()], "o-", label=method
+        )
+    axes.set(
+        xscale="log", xlabel="tokens of context", ylabel="microseconds a draft", ylim=(0, None)
+    )
+    axes.legend()
+    figure.tight_layout()
+    save_plot(figure, path)
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--drafts", type=count, default=500, help="drafts at each length")
+    parser.add_argument("--rounds", type=count, default=5, help="repetitions")
+    parser.add_argument("--output", type=Path, help="JSON file to write")
+    parser.add_argument("--plot", type=Path, help="image to write (needs matplotlib)")
+    arguments = parser.parse_args()
+    if arguments.plot:
+        load_pyplot()
+    report = {
+        method: {
+            length: measure(make, length, arguments.drafts + 1, arguments.rounds)
+            for length in LENGTHS
+        }
+        for method, make in METHODS.items()
+    }
+    header = ["microseconds", *(f"{length} tokens" for length in LENGTHS)]
+    rows = []
+    for method, costs in report.items():
+        rows.append([f"{method}: a draft", *(c.propose_us.short() for c in costs.values())])
+        rows.append([f"{method}: a prompt token", *(short(c.follow_us) for c in costs.values())])
+    print_table(header, rows)
+    if arguments.output:
+        write_json(arguments.output, {"machine": machine(), "methods": report})
+    if arguments.plot:
+        plot(report, arguments.plot)
+
+
+if __name__ == "__main__":
+    main()
