@@ -28,7 +28,7 @@ class TreeDraft(NamedTuple):
         parents: [n] int32, -1 for children of the text's last token.
         score: expected number of accepted tokens, by the tree's frequencies.
         match_length: how many last tokens of the text occur elsewhere with a continuation: for a
-            chain those that it follows, for a tree the most.
+            chain those that it follows, for a tree the most that count.
     """
 
     tokens: NDArray[np.int32]
@@ -102,8 +102,9 @@ class SuffixTree:
     def draft_tree(self, text: int, max_tokens: int, *, min_probability: float) -> TreeDraft:
         """The most probable paths after a growing text, merged into a tree. Does not modify.
 
-        A match of m tokens is believed with probability m / (m + 1), and what is left goes to the
-        match of m - 1. Paths come in the order of their probability (ties: longer match, earlier
+        The longest match of at most max_depth - max_tokens tokens (and at least one) counts, so
+        that a whole path fits in after it. A match of m tokens is believed with probability
+        m / (m + 1), and what is left goes to the match of m - 1. Paths come in the order of their probability (ties: longer match, earlier
         parent, lower id) until there are max_tokens or it is below min_probability.
         """
         return TreeDraft(*self._tree.draft_tree(text, max_tokens, min_probability))
@@ -187,7 +188,8 @@ class ReferenceSuffixTree:
         if max_tokens <= 0:
             return _as_draft([], [], 0.0, 0)
         tokens = self._texts[text].tokens
-        contexts = [tokens[len(tokens) - m :] for m in range(1, len(tokens) + 1)]
+        most = min(max(self._max_depth - max_tokens, 1), len(tokens))
+        contexts = [tokens[len(tokens) - m :] for m in range(1, most + 1)]
         longest = max((len(c) for c in contexts if self._followers(c)), default=0)
         # (-probability, -match, parent, token, string that the path follows)
         open_paths: list[tuple[float, int, int, int, list[int]]] = []

@@ -17,7 +17,7 @@ from fdspec.core import Draft, DraftContext, ModelOutput, SequenceId, StepPlan, 
 from fdspec.spec_decode.text_cache import CachedText, TextCache
 
 SOURCE = "memory"
-BRANCH_LENGTH = 24
+BRANCH_LENGTH = 32
 """Most tokens of a match and a branch after it."""
 
 _MIN_PROBABILITY = 0.1

@@ -72,7 +72,7 @@ COMMON: list[tuple[dict[str, Any], Field]] = [
     ({"prediction": "a"}, "prediction"),
     ({"prediction": {"type": "content"}}, "prediction.content"),
     ({"prediction": {"type": "text", "content": "a"}}, "prediction.type"),
-    ({"prediction": {"content": "a", "text": "b"}}, "prediction"),
+    ({"prediction": {"content": "a", "text": "b"}}, "prediction.text"),
     ({"prediction": {"content": [{"type": "image_url"}]}}, "prediction.content[0]"),
     ({"prediction": {"content": ["a", 5]}}, "prediction.content[1]"),
     ({"prediction": {"content": "a" * 10**6}}, "prediction.content"),

@@ -55,7 +55,7 @@ def test_a_surer_longer_match_wins() -> None:
 
 def test_tree_by_hand() -> None:
     tree = tree_of([1, 2, 3, 4], [1, 2, 3, 5], [1, 2, 6], [0, 1, 2])
-    draft = tree.draft_tree(3, 10, min_probability=0.05)
+    draft = tree.draft_tree(3, 5, min_probability=0.05)
     assert draft.tokens.tolist() == [3, 6, 4, 5]
     assert draft.parents.tolist() == [-1, -1, 0, 0]
     assert draft.match_length == 2
@@ -63,9 +63,17 @@ def test_tree_by_hand() -> None:
     assert draft.score == pytest.approx(2 / 3 * (2 / 3 + 1 / 3 + 1 / 3 + 1 / 3))
 
 
+def test_a_long_match_leaves_room_for_the_draft() -> None:
+    text = list(range(40))
+    tree = tree_of(text, text[:20], depth=8)
+    for limit in (1, 3, 7, 20):
+        draft = tree.draft_tree(1, limit, min_probability=0.1)
+        assert draft.tokens.tolist() == text[20 : 20 + min(limit, 7)]
+
+
 def test_branches_with_a_common_beginning_are_merged() -> None:
     tree = tree_of([1, 2, 3, 4], [1, 2, 3, 5], [1])
-    draft = tree.draft_tree(2, 10, min_probability=0.01)
+    draft = tree.draft_tree(2, 5, min_probability=0.01)
     edges = list(zip(draft.parents.tolist(), draft.tokens.tolist(), strict=True))
     assert len(edges) == len(set(edges)) == 4
 

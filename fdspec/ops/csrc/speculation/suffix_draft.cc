@@ -98,7 +98,9 @@ DraftTree SuffixTree::draft_tree(int32_t text, int64_t max_tokens, double min_pr
   };
 
   int64_t match = 0;
-  for (; match < std::min(max_depth_, length); ++match) {
+  // After a longer match there would be no room for a path of max_tokens.
+  const int64_t longest = std::min(std::max<int64_t>(max_depth_ - max_tokens, 1), length);
+  for (; match < longest; ++match) {
     const int32_t node = source.active[static_cast<size_t>((length - match - 1) % max_depth_)];
     if (nodes_[static_cast<size_t>(node)].best == kNone) break;
   }

@@ -51,8 +51,9 @@ class SuffixTree {
   DraftTree draft_chain(int32_t text, int64_t max_tokens, double factor,
                         double min_probability) const;
 
-  // A tree of up to max_tokens tokens, the most probable paths first. A match of m tokens is
-  // believed with probability m / (m + 1); the rest goes to the match of m - 1.
+  // A tree of up to max_tokens tokens, the most probable paths first. The longest match of at most
+  // max_depth - max_tokens tokens counts; a match of m tokens is believed with probability
+  // m / (m + 1), and the rest goes to the match of m - 1.
   DraftTree draft_tree(int32_t text, int64_t max_tokens, double min_probability) const;
 
   const std::vector<int32_t>& tokens(int32_t text) const;
