@@ -104,8 +104,9 @@ class SuffixTree:
 
         The longest match of at most max_depth - max_tokens tokens (and at least one) counts, so
         that a whole path fits in after it. A match of m tokens is believed with probability
-        m / (m + 1), and what is left goes to the match of m - 1. Paths come in the order of their probability (ties: longer match, earlier
-        parent, lower id) until there are max_tokens or it is below min_probability.
+        m / (m + 1), and what is left goes to the match of m - 1. Paths come in the order of their
+        probability (ties: longer match, earlier parent, lower id) until there are max_tokens or it
+        is below min_probability.
         """
         return TreeDraft(*self._tree.draft_tree(text, max_tokens, min_probability))
 

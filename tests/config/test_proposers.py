@@ -89,8 +89,8 @@ def test_a_printed_hybrid_loads_to_the_same_one(tmp_path):
         ([], "hybrid needs proposers"),
         ([{"method": "naive"}], "hybrid needs proposers"),
         ([{"method": "ngram"}, {"method": "ngram"}], "hybrid needs proposers"),
-        ([{"method": "sufix"}], r"proposers\[0\].method: must be one of ngram, suffix"),
-        ([{"method": "suffix"}, {"methd": "ngram"}], r"proposers\[1\].methd: unknown key; did you"),
+        ([{"method": "suffixx"}], r"proposers\[0\].method: must be one of ngram, suffix"),
+        ([{"method": "suffix"}, {"metho": "ngram"}], r"proposers\[1\].metho: unknown key; did you"),
         ([{"max_ngram_size": 3}], r"proposers\[0\]: .*method is missing"),
         (
             [{"method": "ngram", "max_ngram_size": 99}],
