@@ -357,8 +357,13 @@ def test_an_embedded_broker_ends_with_its_server(tmp_path):
     process = Process(tmp_path, "echo", 'scheduler_name="global"', 'scheduler_url="embedded"')
     try:
         url = process.wait_for(r"scheduler_url: (unix://\S+)")[1]
-        Reader(process, BODY).check()
-        assert cluster.main(["status", "--scheduler-url", url]) == 0
+        reader = Reader(process, BODY)
+        reader.wait_for(10)
+        info = redis.Redis.from_url(url).info("server")
+        os.kill(int(info["process_id"]), signal.SIGKILL)
+        process.wait_for("starting it again")
+        reader.check()
+        wait_until(lambda: cluster.main(["status", "--scheduler-url", url]) == 0)
         process.send(signal.SIGKILL)
         process.end()
         wait_until(lambda: cluster.main(["status", "--scheduler-url", url]) == 1)
