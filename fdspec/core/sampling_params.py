@@ -11,9 +11,13 @@ from typing import Any
 from fdspec.core.errors import InvalidParameter
 
 MAX_SEED = 2**63 - 1
+MAX_TOP_K = 2**31 - 1
 MAX_LOGIT_BIAS = 100.0
 # Below this temperature logits / temperature overflows or is one-hot anyway.
 GREEDY_TEMPERATURE = 1e-5
+LEAST_FLOAT = 1e-30
+MOST_FLOAT = 1e30
+"""Bounds of what may be any number above 0: well inside float32, in which kernels compute."""
 _TUPLES = ("stop", "stop_token_ids", "logit_bias", "bad_words_token_ids")
 
 
@@ -128,13 +132,13 @@ class SamplingParams:
                 f"min_tokens ({self.min_tokens}) must not exceed max_tokens ({self.max_tokens})",
             )
         _check_float("temperature", self.temperature, 0.0, math.inf)
-        _check_float("top_p", self.top_p, 0.0, 1.0, open_low=True)
-        _check_int("top_k", self.top_k, 0)
+        _check_float("top_p", self.top_p, 0.0, 1.0, above_zero=True)
+        _check_int("top_k", self.top_k, 0, MAX_TOP_K)
         _check_float("min_p", self.min_p, 0.0, 1.0)
         if self.seed is not None:
             _check_int("seed", self.seed, 0, MAX_SEED)
         _check_int("n", self.n, 1, 128)
-        _check_float("repetition_penalty", self.repetition_penalty, 0.0, math.inf, open_low=True)
+        _check_float("repetition_penalty", self.repetition_penalty, 0.0, math.inf, above_zero=True)
         _check_float("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _check_float("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         for text in self.stop:
@@ -187,14 +191,16 @@ def _check_int(param: str, value: int, low: int, high: int | None = None) -> Non
 
 
 def _check_float(
-    param: str, value: float, low: float, high: float, *, open_low: bool = False
+    param: str, value: float, low: float, high: float, *, above_zero: bool = False
 ) -> None:
+    """Within low .. high and, because kernels take float32, within what that can tell apart."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise InvalidParameter(param, f"{param} must be a finite number, got {value!r}")
-    if value > high or value < low or (open_low and value == low):
-        left = "(" if open_low else "["
-        right = f"{high:g}]" if math.isfinite(high) else "inf)"
-        raise InvalidParameter(param, f"{param} must be in {left}{low:g}, {right}, got {value:g}")
+    low, high = (LEAST_FLOAT if above_zero else low), min(high, MOST_FLOAT)
+    if not low <= value <= high:
+        raise InvalidParameter(
+            param, f"{param} must be between {low:g} and {high:g}, got {value:g}"
+        )
 
 
 def _check_token_id(param: str, token_id: int, vocab_size: int) -> None:
