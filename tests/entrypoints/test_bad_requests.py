@@ -20,7 +20,6 @@ COMMON: list[tuple[dict[str, Any], Field]] = [
     ({"top_p": 0}, "top_p"),
     ({"top_p": 1.5}, "top_p"),
     ({"top_p": 1e-60}, "top_p"),
-    ({"top_k": 2**31}, "top_k"),
     ({"temperature": 1e60}, "temperature"),
     ({"repetition_penalty": 1e-60}, "repetition_penalty"),
     ({"repetition_penalty": 1e60}, "repetition_penalty"),

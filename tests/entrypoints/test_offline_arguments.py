@@ -121,6 +121,7 @@ def test_parameters_as_people_write_them():
         ("temperature", "hot"),
         ("temperature", None),
         ("top_k", 1.5),
+        ("top_k", 2**31),
         ("n", True),
         ("stop", 5),
         ("stop", [5]),
@@ -139,7 +140,7 @@ def test_parameters_as_people_write_them():
         ("seed", 0.5),
     ],
 )
-def test_parameters_of_the_wrong_kind(name, value):
+def test_parameters_of_the_wrong_kind_or_size(name, value):
     with pytest.raises(InvalidParameter) as caught:
         SamplingParams(**{name: value}).validate(vocab_size=10)
     assert caught.value.param == name
