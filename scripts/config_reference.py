@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from fdspec.config.foreign import METHOD_ALIASES, ForeignKey, foreign_keys
+from fdspec.config.foreign import METHOD_ALIASES, SECTION_ALIASES, ForeignKey, foreign_keys
 from fdspec.config.options import Option
 from fdspec.config.schema import Section, sections
 
@@ -50,8 +50,9 @@ def reference() -> str:
     """The text of the page."""
     parts = [HEAD, *map(_section, sections()), FOREIGN_HEAD]
     parts.append(_table(("key", "becomes"), _foreign_rows()))
-    aliases = ", ".join(f"`{name}`" for name in METHOD_ALIASES)
-    parts.append(f"`method: ngram` may also be written {aliases}.\n")
+    aliases = ", ".join(f"`{name}` ({method})" for name, method in METHOD_ALIASES.items())
+    sections_too = ", ".join(f"`{name}` is `{own}`" for name, own in SECTION_ALIASES.items())
+    parts.append(f"Methods have other names, too: {aliases}. {sections_too}.\n")
     return "\n".join(parts)
 
 

@@ -58,6 +58,16 @@ class HybridProposer:
         assert members
         self._members = dict(members)
         self._row_cost = costs.row
+        # By (method that is asked for, whether there is a prediction): looked up in every step.
+        self._chosen = {
+            (wanted, predicts): tuple(
+                name
+                for name in members
+                if (predicts if name == PREDICTION else wanted in (None, SOURCE, name))
+            )
+            for wanted in (None, SOURCE, *members)
+            for predicts in (False, True)
+        }
         self._acceptance: dict[SequenceId, dict[str, float]] = {}
 
     def propose(self, contexts: Sequence[DraftContext]) -> list[Draft]:
@@ -84,14 +94,9 @@ class HybridProposer:
         for sequence_id in gone:
             self._acceptance.pop(sequence_id, None)
 
-    def _names(self, params: SamplingParams) -> list[str]:
+    def _names(self, params: SamplingParams) -> tuple[str, ...]:
         """Members that may draft for a request."""
-        wanted = params.draft_method
-        return [
-            name
-            for name in self._members
-            if (bool(params.prediction) if name == PREDICTION else wanted in (None, SOURCE, name))
-        ]
+        return self._chosen.get((params.draft_method, bool(params.prediction)), ())
 
     def _combined(
         self, key: SequenceId, drafts: Sequence[tuple[str, Draft]], max_draft: int

@@ -23,7 +23,7 @@ def reference(tokens: list[int], limit: int, *, max_ngram: int, min_ngram: int) 
     return list(draft.tolist())
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(
     st.lists(st.integers(0, 2), max_size=60),
     st.lists(st.integers(1, 9), max_size=20),

@@ -42,7 +42,7 @@ def test_by_hand(output: list[int], limit: int, expected: list[int]) -> None:
     assert draft(TEXT, output, limit) == expected
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(
     st.lists(st.integers(0, 3), max_size=50),
     st.lists(st.integers(0, 3), max_size=50),

@@ -215,7 +215,7 @@ def test_requests_choose_among_the_members():
         context([9], [9], name="b", draft_method="b"),
         context([9], [9], name="both", draft_method="hybrid"),
         context([9], [9], name="unknown", draft_method="c"),
-        context([9], [7], name="predicts", draft_method="c", prediction=(7, 8)),
+        context([9], [7], name="predicts", draft_method="prediction", prediction=(7, 8)),
     )
     assert found == {"a": [1, 2], "b": [3, 4], "both": [1, 2, 3, 4], "predicts": [8]}
 
