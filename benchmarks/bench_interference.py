@@ -142,8 +142,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             "max_num_batched_tokens": whole + options.streams,
         },
         "chunks": {},
+        "limited": {},
     }
-    modes = {**modes, "limited": {}}
     results: dict[str, Any] = {}
     for name, engine_options in modes.items():
         if name == "limited":

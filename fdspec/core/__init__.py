@@ -3,6 +3,7 @@
 
 from fdspec.core.command import (
     Abort,
+    ClearCache,
     Command,
     DraftStats,
     FinishReason,
@@ -25,6 +26,7 @@ from fdspec.core.sampling_params import SamplingParams
 __all__ = [
     "Abort",
     "CheckpointError",
+    "ClearCache",
     "Command",
     "ConfigError",
     "Draft",

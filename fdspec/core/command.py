@@ -53,7 +53,17 @@ class Abort:
     request_id: str
 
 
-Command = Submit | Abort
+@dataclass(frozen=True, slots=True)
+class ClearCache:
+    """Forget what is cached for later requests; running ones keep what they hold.
+
+    The engine answers with the number of blocks under this id.
+    """
+
+    request_id: str
+
+
+Command = Submit | Abort | ClearCache
 
 
 @dataclass(frozen=True, slots=True)

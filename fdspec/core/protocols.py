@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fdspec.core.command import Command, TokenEvent
+from fdspec.core.command import Abort, Command, Submit, TokenEvent
 from fdspec.core.draft import Draft, DraftContext
 from fdspec.core.plan import ModelOutput, StepPlan, Verdict
 from fdspec.core.request import SequenceId
@@ -67,6 +67,11 @@ class BlockPool(Protocol):
         """Take `count` blocks, or None if there are not so many (then nothing is taken)."""
         ...
 
+    @property
+    def num_cached(self) -> int:
+        """Blocks whose tokens can be found, held or free. Does not modify."""
+        ...
+
     def num_empty(self) -> int:
         """Of those, blocks that hold no cached tokens. Does not modify."""
         ...
@@ -109,7 +114,7 @@ class BlockPool(Protocol):
 class Scheduler(Protocol):
     """Owner of all Requests: what runs next, and what a verdict changes."""
 
-    def add(self, command: Command) -> list[TokenEvent]:
+    def add(self, command: Submit | Abort) -> list[TokenEvent]:
         """Take a command; the events are refusals and aborts."""
         ...
 
@@ -127,6 +132,10 @@ class Scheduler(Protocol):
 
     def apply(self, plan: StepPlan, verdicts: Sequence[Verdict]) -> list[TokenEvent]:
         """Turn verdicts into request state and events."""
+        ...
+
+    def forget_cached(self) -> int:
+        """Empty the prefix cache; returns the blocks in which something could be found."""
         ...
 
     def learn(self, plan: StepPlan, step_ms: float) -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from fdspec.core import TokenEvent
+from fdspec.core import ClearCache, TokenEvent
 from fdspec.core.protocols import ModelRunner, Proposer, Scheduler, Verifier
 from fdspec.engine.stats import EngineMonitor
 from fdspec.scheduler.topic.interface import EngineTopic
-from fdspec.scheduler.topic.messages import Fatal
+from fdspec.scheduler.topic.messages import Cleared, Fatal
 
 MAX_COMMANDS_PER_STEP = 256
 
@@ -51,7 +51,11 @@ class Engine:
         wait_s = 0.0 if self.scheduler.has_work() else idle_s
         events: list[TokenEvent] = []
         for command in self.topic.poll(MAX_COMMANDS_PER_STEP, wait_s):
-            events += self.scheduler.add(command)
+            if isinstance(command, ClearCache):
+                num_blocks = self.scheduler.forget_cached()
+                self.topic.publish(Cleared(command.request_id, num_blocks))
+            else:
+                events += self.scheduler.add(command)
         started_s = time.perf_counter()
         drafts = self.proposer.propose(self.scheduler.draft_contexts())
         plan = self.scheduler.plan(drafts)

@@ -175,6 +175,10 @@ class LLM:
             texts.append(text)
         return self._run(submits, texts, use_tqdm)
 
+    def clear_cache(self) -> int:
+        """Forget what earlier prompts left in the prefix cache; returns how many blocks."""
+        return self._engine.scheduler.forget_cached()
+
     def close(self) -> None:
         """Give the KV cache's memory back; the LLM must not be used any more."""
         self._close()

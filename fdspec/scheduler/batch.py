@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from fdspec.core import (
     Abort,
-    Command,
     ConfigError,
     Draft,
     DraftContext,
@@ -131,9 +130,14 @@ class BatchScheduler:
         """Of those, tokens that were found."""
         return self._residents.sharing.num_hit
 
-    def forget_cached(self) -> None:
-        """Empty the prefix cache; requests that run are not affected."""
+    def forget_cached(self) -> int:
+        """Empty the prefix cache; returns the blocks in which something could be found.
+
+        Requests that run are not affected.
+        """
+        num_cached = self._pool.num_cached
         self._residents.forget_cached()
+        return num_cached
 
     def has_work(self) -> bool:
         """True if a step would do something. Does not modify."""
@@ -143,7 +147,7 @@ class BatchScheduler:
         """Raise AssertionError if requests and blocks do not agree. Does not modify."""
         self._residents.check()
 
-    def add(self, command: Command) -> list[TokenEvent]:
+    def add(self, command: Submit | Abort) -> list[TokenEvent]:
         """Take a command; the events are refusals and aborts.
 
         A Submit whose id is still in service is a repeated delivery and changes nothing.

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from fdspec.core import Abort, FinishReason, SamplingParams, Submit
+from fdspec.core import Abort, ClearCache, FinishReason, SamplingParams, Submit
 from fdspec.core.protocols import Proposer
-from fdspec.scheduler.topic import EngineStats, Fatal
+from fdspec.scheduler.topic import Cleared, EngineStats, Fatal, InProcessTopic
 from fdspec.spec_decode.adaptive import AdaptiveProposer
 from fdspec.spec_decode.naive import NaiveProposer
 from fdspec.spec_decode.ngram import NgramProposer
@@ -187,3 +187,22 @@ def test_broken_books_are_noticed_when_the_engine_falls_idle():
     with pytest.raises(AssertionError, match="blocks"):
         engine.run(lambda: False, idle_s=0.01)
     assert isinstance(engine.topic.receive()[-1], Fatal)
+
+
+def test_clearing_the_cache_forgets_prefixes_and_no_token():
+    engine = engine_of(NgramProposer(3), ROOMY)
+    submits = [Submit(name, tuple(range(2, 22)), PARAMS) for name in "abc"]
+    (first,) = run(engine, submits[:1]).values()
+    (second,) = run(engine, submits[1:2]).values()
+    topic = engine.topic
+    assert isinstance(topic, InProcessTopic)
+    topic.send(ClearCache("now"))
+    engine.step()
+    (answer,) = [m for m in topic.receive() if isinstance(m, Cleared)]
+    assert answer.request_id == "now" and answer.num_blocks >= 5
+    topic.send(ClearCache("again"))
+    engine.step()
+    assert topic.receive() == [Cleared("again", 0)]
+    engine.monitor.check()
+    (third,) = run(engine, submits[2:]).values()
+    assert first.tokens == second.tokens == third.tokens

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from fdspec.core import (
     Abort,
+    ClearCache,
     DraftStats,
     FinishReason,
     SamplingParams,
@@ -21,7 +22,7 @@ from fdspec.core import (
     TokenEvent,
     TokenLogprob,
 )
-from fdspec.scheduler.topic import EngineStats, EngineTopic, Fatal, Ready
+from fdspec.scheduler.topic import Cleared, EngineStats, EngineTopic, Fatal, Ready
 from fdspec.tokenizer import Tokenizer
 
 Reply = Callable[[Submit, int], list[int]]
@@ -102,7 +103,9 @@ class FakeEngine:
         """One pass, as an engine makes it."""
         events: list[TokenEvent] = []
         for command in self.topic.poll(64, 0.0 if self._sequences else idle_s):
-            if isinstance(command, Abort):
+            if isinstance(command, ClearCache):
+                self.topic.publish(Cleared(command.request_id, 7))
+            elif isinstance(command, Abort):
                 self.aborted.append(command.request_id)
                 for key in [key for key in self._sequences if key[0] == command.request_id]:
                     done = self._sequences.pop(key)

@@ -5,6 +5,8 @@ import threading
 
 import pytest
 
+from fdspec.entrypoints.openai.frontend import FrontendOptions
+from tests.entrypoints.conftest import Server
 from tests.entrypoints.waiting import wait_until
 
 COMPLETIONS = "/v1/completions"
@@ -101,3 +103,35 @@ def test_bad_bodies(http, body):
     assert response.status_code == 400
     assert response.json()["error"]["param"] in ("mode", "modes")
     assert not state(http)["is_paused"]
+
+
+def test_clearing_the_cache_is_answered_with_a_count(server, http):
+    for path in ("/v1/cache/clear", "/reset_prefix_cache"):
+        assert http.post(path).json() == {"num_blocks": 7}
+    assert http.get("/v1/cache/clear").status_code == 405
+
+
+def test_control_needs_the_key():
+    options = FrontendOptions(model_names=("m",), api_keys=("secret",))
+    server = Server(options)
+    server.start()
+    try:
+        with server.http() as http:
+            for path in ("/v1/pause", "/v1/resume", "/v1/cache/clear"):
+                assert http.post(path).status_code == 401
+                headers = {"Authorization": "Bearer secret"}
+                assert http.post(path, headers=headers).status_code == 200
+    finally:
+        server.stop()
+
+
+def test_a_dead_engine_clears_nothing():
+    server = Server(FrontendOptions(model_names=("m",)))
+    server.start()
+    try:
+        with server.http() as http:
+            server.engine.die("gone")
+            wait_until(lambda: server.frontend.client.death is not None)
+            assert http.post("/v1/cache/clear").json()["error"]["code"] == "engine_dead"
+    finally:
+        server.stop()

@@ -6,6 +6,7 @@ import pytest
 
 from fdspec.core import (
     Abort,
+    ClearCache,
     DraftStats,
     FinishReason,
     SamplingParams,
@@ -13,7 +14,7 @@ from fdspec.core import (
     TokenEvent,
     TokenLogprob,
 )
-from fdspec.scheduler.topic import CodecError, EngineStats, Fatal, Ready
+from fdspec.scheduler.topic import Cleared, CodecError, EngineStats, Fatal, Ready
 from fdspec.scheduler.topic.codec import VERSION, decode, encode
 
 FULL_PARAMS = SamplingParams(
@@ -44,6 +45,8 @@ MESSAGES = [
     Submit("a", (1, 2, 3), FULL_PARAMS, priority=-1, cache_salt="salt", user="somebody"),
     Submit("a", (1, 2), SamplingParams(n=3), emitted=((5, 6), None, ())),
     Abort("a"),
+    ClearCache("c"),
+    Cleared("c", 12),
     (FULL_EVENT, TokenEvent("b", 0, 0, (), finish=FinishReason.ABORT, stop_reason=17)),
     (),
     Ready(100, 2048, 64, 16, 8, "ngram", 5, (("isa", "avx2"),)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Endpoints for whoever runs the server: pause and resume.
+"""Endpoints for whoever runs the server: pause, resume, clear the prefix cache.
 
 A pause is the frontend's: new generation requests are refused, and the engine goes on with those
 that it has.
@@ -43,6 +43,13 @@ def add_control(router: APIRouter, frontend: Frontend) -> None:
         frontend.is_paused = False
         return _answer(frontend, {})
 
+    @router.post("/v1/cache/clear")
+    @router.post("/reset_prefix_cache", include_in_schema=False)
+    async def clear_cache(request: Request) -> Response:
+        """Forget the KV of ended requests; running ones keep theirs."""
+        num_blocks = await until_disconnect(request.receive, frontend.client.clear_cache())
+        return _json({"num_blocks": num_blocks})
+
     @router.get("/v1/is_paused")
     async def is_paused() -> Response:
         """Whether the server is paused."""
@@ -59,5 +66,8 @@ async def _drain(frontend: Frontend) -> None:
 
 
 def _answer(frontend: Frontend, counts: dict[str, int]) -> Response:
-    state = {"is_paused": frontend.is_paused, "num_running": frontend.num_running, **counts}
-    return Response(msgspec.json.encode(state), media_type="application/json")
+    return _json({"is_paused": frontend.is_paused, "num_running": frontend.num_running, **counts})
+
+
+def _json(body: dict[str, int | bool]) -> Response:
+    return Response(msgspec.json.encode(body), media_type="application/json")

@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 
 from fdspec.core import EngineDead, FdspecError, InvalidParameter
 from fdspec.scheduler.broker.interface import BrokerError
-from fdspec.scheduler.topic import NoWorker, ShuttingDown, TopicBusy
+from fdspec.scheduler.topic import NoWorker, OneWorkerOnly, ShuttingDown, TopicBusy
 from fdspec.utils.logging import get_logger
 
 logger = get_logger(__name__)
@@ -100,6 +100,8 @@ def as_api_error(error: Exception) -> ApiError:
             return bad_request(error.param, error.message)
         case EngineDead():
             return ApiError(500, f"the engine has ended: {error}", code="engine_dead")
+        case OneWorkerOnly():
+            return ApiError(501, str(error), code="not_implemented")
         case ShuttingDown():
             return ApiError(503, str(error), code="shutting_down")
         case Paused():
@@ -134,6 +136,7 @@ def install_error_handlers(app: FastAPI) -> None:
         InvalidParameter,
         EngineDead,
         ShuttingDown,
+        OneWorkerOnly,
         Paused,
         TopicBusy,
         NoWorker,

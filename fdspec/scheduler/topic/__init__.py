@@ -8,16 +8,30 @@ one process, `LocalEngineTopic`/`LocalTopicClient` between two processes of a ma
 
 from fdspec.scheduler.topic.broker_client import BrokerTopicClient, NoWorker, TopicBusy
 from fdspec.scheduler.topic.broker_worker import BrokerEngineTopic
-from fdspec.scheduler.topic.client import EventStream, InProcessClient, ShuttingDown, TopicClient
+from fdspec.scheduler.topic.client import (
+    EventStream,
+    InProcessClient,
+    OneWorkerOnly,
+    ShuttingDown,
+    TopicClient,
+)
 from fdspec.scheduler.topic.codec import CodecError
 from fdspec.scheduler.topic.in_process import InProcessTopic
 from fdspec.scheduler.topic.interface import EngineTopic
 from fdspec.scheduler.topic.local_socket import LocalEngineTopic, LocalTopicClient
-from fdspec.scheduler.topic.messages import EngineMessage, EngineStats, Fatal, Ready, Status
+from fdspec.scheduler.topic.messages import (
+    Cleared,
+    EngineMessage,
+    EngineStats,
+    Fatal,
+    Ready,
+    Status,
+)
 from fdspec.scheduler.topic.sent_request import Terms
 from fdspec.scheduler.topic.worker_watch import watch_workers
 
 __all__ = [
+    "Cleared",
     "BrokerEngineTopic",
     "BrokerTopicClient",
     "CodecError",
@@ -29,6 +43,7 @@ __all__ = [
     "InProcessClient",
     "InProcessTopic",
     "Ready",
+    "OneWorkerOnly",
     "ShuttingDown",
     "Status",
     "TopicClient",

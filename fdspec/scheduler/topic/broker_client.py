@@ -28,7 +28,7 @@ from fdspec.scheduler.broker.values import (
     Timing,
     TopicStats,
 )
-from fdspec.scheduler.topic.client import EventStream, TopicClient
+from fdspec.scheduler.topic.client import EventStream, OneWorkerOnly, TopicClient
 from fdspec.scheduler.topic.codec import CodecError, decode
 from fdspec.scheduler.topic.sent_request import Arrival, SentRequest, Terms, new_request
 from fdspec.scheduler.topic.trouble import Trouble
@@ -136,6 +136,10 @@ class BrokerTopicClient(TopicClient):
         future: asyncio.Future[Answer] = self._loop.create_future()
         self._jobs.put(_Job(act, future))  # type: ignore[arg-type]
         return await future
+
+    async def clear_cache(self) -> int:
+        """Not here: a command reaches one worker, and each has a cache of its own."""
+        raise OneWorkerOnly("each worker of a shared topic has a prefix cache of its own")
 
     async def topic_stats(self) -> TopicStats:
         """The topic now.

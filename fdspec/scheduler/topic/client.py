@@ -8,13 +8,18 @@ add how a command leaves and how messages arrive (`_send`, and calls of `dispatc
 from __future__ import annotations
 
 import asyncio
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from fdspec.core import Abort, Command, EngineDead, FdspecError, Submit, TokenEvent
+from fdspec.core import Abort, ClearCache, Command, EngineDead, FdspecError, Submit, TokenEvent
 from fdspec.scheduler.broker.values import ROLES, TopicStats, WorkerCard, WorkerState
 from fdspec.scheduler.topic.in_process import InProcessTopic
 from fdspec.scheduler.topic.messages import EngineMessage, EngineStats, Fatal, Ready
+
+
+class OneWorkerOnly(FdspecError):
+    """Something that a topic with several workers cannot do."""
 
 
 class ShuttingDown(FdspecError):
@@ -97,6 +102,7 @@ class TopicClient(ABC):
         self.on_topic: Callable[[TopicStats], None] = lambda _: None
         self.on_death: Callable[[str], None] = lambda _: None
         self._streams: dict[str, EventStream] = {}
+        self._clearings: dict[str, asyncio.Future[int]] = {}
         self._ready_or_dead = asyncio.Event()
 
     async def wait_ready(self) -> Ready:
@@ -134,6 +140,23 @@ class TopicClient(ABC):
             self.release(stream)
             raise
         return stream
+
+    async def clear_cache(self) -> int:
+        """Empty the engine's prefix cache; returns how many blocks could be found in it.
+
+        Raises:
+            EngineDead: there is no engine, or it ends before it answers.
+        """
+        if self.death is not None:
+            raise EngineDead(self.death)
+        request_id = uuid.uuid4().hex
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._clearings[request_id] = answer
+        try:
+            self._send(ClearCache(request_id))
+            return await answer
+        finally:
+            del self._clearings[request_id]
 
     async def topic_stats(self) -> TopicStats:
         """The topic now; this one has a single worker, the engine.
@@ -176,6 +199,8 @@ class TopicClient(ABC):
             self._ready_or_dead.set()
         elif isinstance(message, Fatal):
             self.engine_died(message.message)
+        elif message.request_id in self._clearings:
+            self._clearings[message.request_id].set_result(message.num_blocks)
 
     def engine_died(self, reason: str) -> None:
         """Fail every stream; later calls change nothing."""
@@ -184,6 +209,8 @@ class TopicClient(ABC):
         self.death = reason
         self._ready_or_dead.set()
         self.fail_streams(EngineDead(reason))
+        for answer in self._clearings.values():
+            answer.set_exception(EngineDead(reason))
         self.on_death(reason)
 
     def fail_streams(self, error: FdspecError) -> None:

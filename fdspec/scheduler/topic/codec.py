@@ -10,19 +10,21 @@ from typing import Any
 
 import msgspec
 
-from fdspec.core import Abort, Command, FdspecError, Submit, TokenEvent
-from fdspec.scheduler.topic.messages import EngineMessage, EngineStats, Fatal, Ready
+from fdspec.core import Abort, ClearCache, Command, FdspecError, Submit, TokenEvent
+from fdspec.scheduler.topic.messages import Cleared, EngineMessage, EngineStats, Fatal, Ready
 
-VERSION = 4
+VERSION = 5
 
 _Events = tuple[TokenEvent, ...]
 _KINDS: dict[type, bytes] = {
     Submit: b"S",
     Abort: b"A",
+    ClearCache: b"C",
     tuple: b"E",
     Ready: b"R",
     EngineStats: b"G",
     Fatal: b"F",
+    Cleared: b"D",
 }
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODERS: dict[int, msgspec.msgpack.Decoder[Any]] = {

@@ -16,7 +16,7 @@ import tempfile
 from collections import deque
 from collections.abc import Sequence
 
-from fdspec.core import Abort, Command, EngineDead, Submit, TokenEvent
+from fdspec.core import Abort, Command, EngineDead, TokenEvent
 from fdspec.scheduler.topic.client import TopicClient
 from fdspec.scheduler.topic.codec import CodecError, decode, encode
 from fdspec.scheduler.topic.framed_socket import FramedSocket
@@ -145,7 +145,7 @@ class LocalTopicClient(TopicClient):
         try:
             for frame in self._connection.receive():
                 message = decode(frame)
-                if not isinstance(message, Submit | Abort):
+                if not isinstance(message, Command):
                     self.dispatch(message)
         except ConnectionError:
             # Whoever watches the process says how it ended.
@@ -166,7 +166,7 @@ class LocalTopicClient(TopicClient):
 
 def _decode_command(frame: bytes) -> Command:
     message = decode(frame)
-    if not isinstance(message, Submit | Abort):
+    if not isinstance(message, Command):
         raise CodecError(f"{type(message).__name__} is not a command")
     return message
 

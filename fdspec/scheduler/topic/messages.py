@@ -85,6 +85,19 @@ class Fatal:
     message: str
 
 
-Status = Ready | EngineStats | Fatal
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """The answer to a ClearCache.
+
+    Attributes:
+        request_id: that of the command.
+        num_blocks: blocks of the KV cache that nothing is found in any more.
+    """
+
+    request_id: str
+    num_blocks: int
+
+
+Status = Ready | EngineStats | Fatal | Cleared
 EngineMessage = tuple[TokenEvent, ...] | Status
 """Everything that travels from an engine to a client; a tuple holds the events of one step."""
