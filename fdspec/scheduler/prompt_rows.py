@@ -50,12 +50,24 @@ class PromptRows:
         self._residents = residents
         self._limits = limits
         self._step_time = StepTime()
+        # Prompt rows that a step was seen to have time for.
+        self._proven = LEAST_ROWS
 
     def learn(self, plan: StepPlan, step_ms: float) -> None:
-        """Take the measured time of a step, if there is a limit that it matters for."""
-        if self._limits.max_step_ms is not None:
-            has_prompt = any(s.num_committed_rows > 1 for s in plan.sequences)
-            self._step_time.learn(StepLoad.of(plan), step_ms, has_prompt=has_prompt)
+        """Take the measured time of a step, if there is a limit that it matters for.
+
+        Steps of prompts alone are left out: their chunks are large, and a row of a large chunk
+        costs less than one of a small chunk.
+        """
+        most_ms = self._limits.max_step_ms
+        chunks = [s.num_committed_rows for s in plan.sequences if s.num_committed_rows > 1]
+        if most_ms is None or len(chunks) == len(plan.sequences):
+            return
+        self._step_time.learn(StepLoad.of(plan), step_ms, has_prompt=bool(chunks))
+        if chunks and step_ms <= most_ms:
+            self._proven = max(self._proven, sum(chunks))
+        elif chunks:
+            self._proven = max(sum(chunks) // 2, LEAST_ROWS)
 
     def budget(self, left: int, decoding: Iterable[SequenceId], num_draft_rows: int) -> int:
         """Rows that prompts may have. Does not modify.
@@ -129,7 +141,9 @@ class PromptRows:
         load = StepLoad(len(lengths) + num_draft_rows, num_reads)
         started = (r.num_computed for r in self._residents.running if not r.is_decoding)
         left_ms = most_ms - self._step_time.predict_ms(load)
-        return max(self._step_time.rows_within(left_ms, next(started, 0), left), LEAST_ROWS)
+        fitting = self._step_time.rows_within(left_ms, next(started, 0), left)
+        # A fit knows little of chunks that are larger than all before: at most twice as large.
+        return max(min(fitting, 2 * self._proven), LEAST_ROWS)
 
     def _length(self, sequence_id: SequenceId) -> int:
         request = self._residents.get(sequence_id)
