@@ -11,6 +11,7 @@ import numpy as np
 from fdspec.ops.arrays import Array, to_numpy
 from fdspec.ops.dispatch import kernels
 from fdspec.utils.bfloat16 import to_bfloat16
+from fdspec.utils.int8_entries import to_int8_entries
 
 
 def append_paged_kv(
@@ -22,7 +23,9 @@ def append_paged_kv(
         key: [rows, kv_heads, head_dim] float32, after the rotary embedding.
         value: [rows, kv_heads, head_dim] float32.
         key_cache: [blocks, kv_heads, block_size, head_dim] float32, or bfloat16: then values are
-            rounded to nearest, ties to even.
+            rounded to nearest, ties to even. Or [blocks, kv_heads, block_size, head_dim + 4] int8:
+            codes of -127..127, and the bytes of the float32 that they are multiplied by, of each
+            token and head (utils.int8_entries). An infinity or a NaN makes that scale NaN.
         value_cache: like key_cache.
         slots: [rows] int64, block * block_size + offset in the block; -1 leaves the row out.
             Two rows must not share a slot.
@@ -45,4 +48,8 @@ def reference_append_paged_kv(
         block, offset = divmod(int(slot), block_size)
         for source, target in ((key, key_cache), (value, value_cache)):
             entry, cache = to_numpy(source)[row], to_numpy(target)
-            cache[block, :, offset] = to_bfloat16(entry) if cache.dtype == np.uint16 else entry
+            cache[block, :, offset] = _STORED_FORMS.get(cache.dtype.name, np.asarray)(entry)
+
+
+# By the dtype of the cache; bfloat16 is uint16 in numpy.
+_STORED_FORMS = {"uint16": to_bfloat16, "int8": to_int8_entries}

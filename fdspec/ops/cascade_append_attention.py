@@ -7,12 +7,15 @@ every attention layer after `append_paged_kv`; reads the caches, never writes th
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
 from fdspec.ops.arrays import Array, from_numpy, to_numpy
 from fdspec.ops.dispatch import kernels
 from fdspec.utils.bfloat16 import from_bfloat16, to_bfloat16
+from fdspec.utils.int8_entries import codes_and_scales
 
 _PART_KEYS = 64
 _LOG2_E = np.float32(1.44269504)
@@ -41,13 +44,16 @@ def cascade_append_attention(
 
     With bfloat16 caches the scaled query is rounded to bfloat16, and the weight of a key is cut to
     bfloat16 after it has been scaled such that the largest of its part of 64 keys is 1; products
-    and sums are float32. Weights are divided by the sum of the cut weights. With float32 caches
-    everything is float32.
+    and sums are float32. Weights are divided by the sum of the cut weights. With int8 caches
+    queries are rounded likewise, a score is the product with the key's codes times the key's scale,
+    and what multiplies a value's codes is the weight times the value's scale, rounded to bfloat16;
+    weights are divided by their sum as it is. With float32 caches everything is float32.
 
     Args:
         query: [rows, heads, head_dim] float32, after the rotary embedding.
-        key_cache: [blocks, kv_heads, block_size, head_dim] float32 or bfloat16; heads must be a
-            multiple of kv_heads and head_dim of 8.
+        key_cache: [blocks, kv_heads, block_size, head_dim] float32 or bfloat16, or
+            [blocks, kv_heads, block_size, head_dim + 4] int8 as append_paged_kv writes it; heads
+            must be a multiple of kv_heads and head_dim of 8.
         value_cache: like key_cache.
         block_table: [sequences, max_blocks] int32; slot s of a sequence is in its block
             s // block_size. Entries beyond the sequence's rows are not read.
@@ -83,10 +89,9 @@ def reference_cascade_append_attention(
     rows, heads, head_dim = query.shape
     kv_heads, block_size = key_cache.shape[1:3]
     caches = (to_numpy(key_cache), to_numpy(value_cache))
-    is_bfloat16 = caches[0].dtype == np.uint16
     # Such that the weight of a score is 2 ** score.
     queries = to_numpy(query) * (np.float32(scale) * _LOG2_E)
-    if is_bfloat16:
+    if caches[0].dtype != np.float32:
         queries = from_bfloat16(to_bfloat16(queries))
     splits = to_numpy(row_splits)
     output = np.zeros((rows, heads, head_dim))
@@ -97,12 +102,8 @@ def reference_cascade_append_attention(
             blocks = to_numpy(block_table)[sequence, slots // block_size]
             for head in range(heads):
                 kv_head = head // (heads // kv_heads)
-                keys, values = (
-                    _float64(cache[blocks, kv_head, slots % block_size]) for cache in caches
-                )
-                scores = keys @ queries[row, head].astype(np.float64)
-                weights = _cut_weights(scores) if is_bfloat16 else np.exp2(scores - scores.max())
-                output[row, head] = weights @ values / weights.sum()
+                keys, values = (cache[blocks, kv_head, slots % block_size] for cache in caches)
+                output[row, head] = _attend(queries[row, head].astype(np.float64), keys, values)
     return from_numpy(output.reshape(rows, heads * head_dim).astype(np.float32), query)
 
 
@@ -124,18 +125,42 @@ def visible_slots(context: int, parents: NDArray[np.int32], row: int) -> NDArray
     return np.array([*range(context), *reversed(path)], dtype=np.int64)
 
 
-def _cut_weights(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Weights 2 ** score, up to a common factor, cut to bfloat16 in each part."""
-    weights = []
-    for first in range(0, len(scores), _PART_KEYS):
-        part = scores[first : first + _PART_KEYS]
-        bits = np.exp2(part - part.max()).astype(np.float32).view(np.uint32)
-        cut = (bits & np.uint32(0xFFFF0000)).view(np.float32)
-        weights.append(cut * np.exp2(part.max() - scores.max()))
-    return np.concatenate(weights)
+class _State(NamedTuple):
+    """Attention over some keys: largest score, sum of the weights, weighted sum of the values."""
+
+    largest: float
+    total: float
+    output: NDArray[np.float64]
 
 
-def _float64(entries: NDArray[np.generic]) -> NDArray[np.float64]:
-    if entries.dtype == np.uint16:
-        entries = from_bfloat16(entries.view(np.uint16))
-    return entries.astype(np.float64)
+def _attend(
+    query: NDArray[np.float64], keys: NDArray[Any], values: NDArray[Any]
+) -> NDArray[np.float64]:
+    """[head_dim]: one query over entries of a cache, in order of position."""
+    parts = [
+        _attend_part(query, keys[first : first + _PART_KEYS], values[first : first + _PART_KEYS])
+        for first in range(0, len(keys), _PART_KEYS)
+    ]
+    largest = max(part.largest for part in parts)
+    shares = [np.exp2(part.largest - largest) for part in parts]
+    total = sum(share * part.total for share, part in zip(shares, parts, strict=True))
+    output = sum(share * part.output for share, part in zip(shares, parts, strict=True))
+    return np.asarray(output / total)
+
+
+def _attend_part(query: NDArray[np.float64], keys: NDArray[Any], values: NDArray[Any]) -> _State:
+    if keys.dtype == np.int8:
+        codes, scales = codes_and_scales(keys)
+        scores = (codes @ query) * scales
+        codes, scales = codes_and_scales(values)
+        weights = np.exp2(scores - scores.max()).astype(np.float32)
+        factors = from_bfloat16(to_bfloat16(weights * scales))
+        return _State(scores.max(), weights.sum(dtype=np.float64), factors.astype(float) @ codes)
+    if keys.dtype == np.uint16:
+        scores = from_bfloat16(keys).astype(np.float64) @ query
+        bits = np.exp2(scores - scores.max()).astype(np.float32).view(np.uint32)
+        weights = (bits & np.uint32(0xFFFF0000)).view(np.float32).astype(np.float64)
+        return _State(scores.max(), weights.sum(), weights @ from_bfloat16(values))
+    scores = keys.astype(np.float64) @ query
+    weights = np.exp2(scores - scores.max())
+    return _State(scores.max(), weights.sum(), weights @ values)

@@ -19,7 +19,8 @@ def compact_kv(
     a copy never overwrites an entry that a later one reads.
 
     Args:
-        key_cache: [blocks, kv_heads, block_size, head_dim] float32 or bfloat16, of one layer.
+        key_cache: [blocks, kv_heads, block_size, head_dim] float32 or bfloat16, of one layer, or
+            [blocks, kv_heads, block_size, head_dim + 4] int8: scales move with their codes.
         value_cache: like key_cache.
         source_slots: [n] int64, block * block_size + offset in the block.
         destination_slots: [n] int64, where each entry goes; it may be its own slot.

@@ -86,7 +86,9 @@ class StepProgram:
 
         Args:
             qkv: [rows, (num_heads + 2 * kv_heads) * head_dim]: queries, keys, values.
-            key_cache: [blocks, kv_heads, block_size, head_dim] float32, or bfloat16 as uint16.
+            key_cache: [blocks, kv_heads, block_size, head_dim] float32, or bfloat16 as uint16, or
+                [blocks, kv_heads, block_size, head_dim + 4] int8 (ops.append_paged_kv); all
+                attentions of a program have caches of one kind.
             value_cache: like key_cache.
             cos: [positions, head_dim / 2] float32 of ops.rope.
             sin: like cos.

@@ -11,6 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fdspec.ops import append_paged_kv, cascade_append_attention
+from fdspec.utils.int8_entries import SCALE_BYTES
+
+# NaN, and the numpy type of a cache; four bytes of -1 are a NaN.
+UNWRITTEN: dict[str, tuple[Any, Any]] = {
+    "float32": (np.nan, np.float32),
+    "bfloat16": (0x7FC0, np.uint16),
+    "int8": (-1, np.int8),
+}
 
 
 def chain(length: int) -> list[int]:
@@ -26,7 +34,12 @@ class Shape:
     kv_heads: int = 2
     head_dim: int = 32
     block_size: int = 64
-    bfloat16: bool = True
+    dtype: str = "bfloat16"
+
+    @property
+    def entry_size(self) -> int:
+        """Elements of a cached key or value."""
+        return self.head_dim + (SCALE_BYTES if self.dtype == "int8" else 0)
 
 
 @dataclass(frozen=True)
@@ -61,10 +74,9 @@ class Cache:
         self.shape = shape
         counts = [-(-tokens // shape.block_size) for tokens in max_tokens]
         total = sum(counts) + 2
-        dtype = np.uint16 if shape.bfloat16 else np.float32
-        size = (total, shape.kv_heads, shape.block_size, shape.head_dim)
+        size = (total, shape.kv_heads, shape.block_size, shape.entry_size)
         # What has not been written must not matter, not even if it is NaN.
-        fill = 0x7FC0 if shape.bfloat16 else np.nan
+        fill, dtype = UNWRITTEN[shape.dtype]
         self.key = np.full(size, fill, dtype)
         self.value = np.full(size, fill, dtype)
         order = np.random.default_rng(seed).permutation(total)

@@ -24,17 +24,25 @@ from tests.ops.support import BACKENDS, assert_same_bits, call, running, setting
 
 SHAPES = {
     "grouped": Shape(),
-    "float32": Shape(bfloat16=False),
+    "float32": Shape(dtype="float32"),
     "one_kv_head": Shape(heads=7, kv_heads=1, head_dim=16),
     "no_groups": Shape(heads=3, kv_heads=3, head_dim=64),
     "odd_dim": Shape(heads=4, kv_heads=2, head_dim=40),
-    "short_dim": Shape(heads=2, kv_heads=1, head_dim=8, bfloat16=False),
+    "short_dim": Shape(heads=2, kv_heads=1, head_dim=8, dtype="float32"),
     "long_dim": Shape(heads=2, kv_heads=1, head_dim=104),
     "small_blocks": Shape(block_size=16),
-    "odd_blocks": Shape(block_size=7, bfloat16=False),
+    "odd_blocks": Shape(block_size=7, dtype="float32"),
     "single_slots": Shape(block_size=1),
     "many_heads": Shape(heads=200, kv_heads=1, head_dim=8),
+    "int8": Shape(dtype="int8"),
+    "int8_no_groups": Shape(heads=3, kv_heads=3, head_dim=64, dtype="int8"),
+    "int8_odd_dim": Shape(heads=4, kv_heads=2, head_dim=40, dtype="int8"),
+    "int8_short_dim": Shape(heads=2, kv_heads=1, head_dim=8, dtype="int8"),
+    "int8_long_dim": Shape(heads=2, kv_heads=1, head_dim=104, dtype="int8"),
+    "int8_odd_blocks": Shape(heads=9, kv_heads=3, head_dim=64, block_size=7, dtype="int8"),
+    "int8_many_heads": Shape(heads=200, kv_heads=1, head_dim=24, dtype="int8"),
 }
+DTYPES = ["float32", "bfloat16", "int8"]
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
@@ -44,17 +52,17 @@ def test_matches_the_definition(backend: str, shape: Shape) -> None:
     expected = reference_cascade_append_attention(*arguments)
     actual = call(backend, "cascade_append_attention", "cascade_append_attention", *arguments)
     assert actual.dtype == np.float32
-    if shape.bfloat16:
-        # A weight that the cut's edge is close to may fall to the other side: that is rare.
+    if shape.dtype == "float32":
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-6)
+    else:
+        # A weight that the rounding's edge is close to may fall to the other side: that is rare.
         np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-2)
         assert np.abs(actual - expected).mean() < 1e-5
-    else:
-        np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_by_hand(backend: str) -> None:
-    shape = Shape(heads=1, kv_heads=1, head_dim=8, bfloat16=False)
+    shape = Shape(heads=1, kv_heads=1, head_dim=8, dtype="float32")
     # Scores of the second row: ln 1 and ln 3; so its weights are 1/4 and 3/4.
     query = np.zeros((2, 1, 8), np.float32)
     query[:, 0, 0] = np.sqrt(8)
@@ -79,9 +87,10 @@ def test_levels_and_threads_give_the_same_bits(shape: Shape) -> None:
             assert_same_bits(cascade_append_attention(*arguments), expected)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 @pytest.mark.parametrize("exponents", [(-45, 2), (-42, -36), (-25, -15)])
-def test_levels_give_the_same_bits_of_tiny_numbers(exponents: tuple[int, int]) -> None:
-    shape = Shape(heads=6, kv_heads=2, head_dim=96)
+def test_levels_give_the_same_bits_of_tiny_numbers(exponents: tuple[int, int], dtype: str) -> None:
+    shape = Shape(heads=6, kv_heads=2, head_dim=96, dtype=dtype)
     tokens = random_tokens(shape, 180)
     generator = np.random.default_rng(1)
     for array in (tokens.query, tokens.key, tokens.value):
@@ -94,12 +103,13 @@ def test_levels_give_the_same_bits_of_tiny_numbers(exponents: tuple[int, int]) -
             assert_same_bits(attend(shape, tokens[:100], tokens[100:], chain(80)), expected)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 @pytest.mark.parametrize("num_threads", [2, 3, 8])
 @pytest.mark.parametrize("num_rows", [1, 6, 40])
 def test_long_context_split_over_threads_gives_the_same_bits(
-    num_rows: int, num_threads: int
+    num_rows: int, num_threads: int, dtype: str
 ) -> None:
-    shape = Shape(heads=3, kv_heads=1, head_dim=16)
+    shape = Shape(heads=3, kv_heads=1, head_dim=16, dtype=dtype)
     tokens = random_tokens(shape, 3000 + num_rows)
     arguments = (shape, tokens[:3000], tokens[3000:], chain(num_rows))
     with running(isa(), 1):
@@ -109,7 +119,9 @@ def test_long_context_split_over_threads_gives_the_same_bits(
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64, 100])
-@pytest.mark.parametrize("shape", [Shape(), Shape(bfloat16=False, head_dim=24)])
+@pytest.mark.parametrize(
+    "shape", [Shape(), Shape(dtype="float32", head_dim=24), Shape(dtype="int8", head_dim=24)]
+)
 def test_chunks_give_the_bits_of_the_whole_prompt(shape: Shape, chunk: int) -> None:
     tokens = random_tokens(shape, 230)
     whole = attend(shape, tokens[:0], tokens, chain(len(tokens)))
@@ -121,9 +133,10 @@ def test_chunks_give_the_bits_of_the_whole_prompt(shape: Shape, chunk: int) -> N
         assert_same_bits(rows, whole[start : start + chunk])
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 @pytest.mark.parametrize("block_size", [1, 7, 16, 128])
-def test_block_size_changes_no_bit(block_size: int) -> None:
-    shape = Shape()
+def test_block_size_changes_no_bit(block_size: int, dtype: str) -> None:
+    shape = Shape(dtype=dtype)
     tokens = random_tokens(shape, 150)
     expected = attend(shape, tokens[:100], tokens[100:], chain(50))
     other = attend(replace(shape, block_size=block_size), tokens[:100], tokens[100:], chain(50))
@@ -131,7 +144,15 @@ def test_block_size_changes_no_bit(block_size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "shape", [Shape(), Shape(bfloat16=False), Shape(block_size=16), Shape(block_size=7)]
+    "shape",
+    [
+        Shape(),
+        Shape(dtype="float32"),
+        Shape(block_size=16),
+        Shape(block_size=7),
+        Shape(dtype="int8"),
+        Shape(block_size=16, dtype="int8"),
+    ],
 )
 def test_shared_prefixes_give_the_bits_of_sequences_alone(shape: Shape) -> None:
     # Three that share 260 tokens, of which two share more; one by itself; two that share 140.
@@ -162,8 +183,9 @@ def test_shared_prefixes_give_the_bits_of_sequences_alone(shape: Shape) -> None:
             assert_same_bits(batch[rows], cascade_append_attention(*alone))
 
 
-@pytest.mark.parametrize("shape", [Shape(), Shape(bfloat16=False)])
-def test_rows_alone_have_the_bits_they_have_in_a_batch(shape: Shape) -> None:
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_alone_have_the_bits_they_have_in_a_batch(dtype: str) -> None:
+    shape = Shape(dtype=dtype)
     query, key, value, table, splits, contexts, parents, scale = mixed_step(shape)
     batch = cascade_append_attention(query, key, value, table, splits, contexts, parents, scale)
     for sequence, context in enumerate(contexts):
@@ -181,9 +203,10 @@ def test_rows_alone_have_the_bits_they_have_in_a_batch(shape: Shape) -> None:
         assert_same_bits(alone, batch[rows])
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 @pytest.mark.parametrize("context", [0, 5, 60, 63, 64, 130])
-def test_tree_rows_have_the_bits_of_their_decoded_path(context: int) -> None:
-    shape = Shape()
+def test_tree_rows_have_the_bits_of_their_decoded_path(context: int, dtype: str) -> None:
+    shape = Shape(dtype=dtype)
     generator = np.random.default_rng(context)
     parents = [int(generator.integers(-1, row)) for row in range(24)]
     tokens = random_tokens(shape, context + len(parents), context)
@@ -212,7 +235,7 @@ def test_deep_tree_has_the_bits_of_its_decoded_paths() -> None:
 
 
 def test_more_than_512_rows() -> None:
-    shape = Shape(heads=2, kv_heads=1, head_dim=8, bfloat16=False)
+    shape = Shape(heads=2, kv_heads=1, head_dim=8, dtype="float32")
     tokens = random_tokens(shape, 700)
     result = attend(shape, tokens[:0], tokens, chain(700))
     # The mean over a causal window by cumulative sums, in float64.
@@ -235,10 +258,10 @@ def test_no_rows(backend: str) -> None:
         assert result.shape == (0, 6 * 32)
 
 
-@pytest.mark.parametrize("bfloat16", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("level", supported_isas())
-def test_later_rows_cannot_spoil_earlier_ones(level: str, bfloat16: bool) -> None:
-    shape = Shape(bfloat16=bfloat16)
+def test_later_rows_cannot_spoil_earlier_ones(level: str, dtype: str) -> None:
+    shape = Shape(dtype=dtype)
     tokens = random_tokens(shape, 80)
     expected = attend(shape, tokens[:40], tokens[40:], chain(40))
     tokens.key[60:] = np.nan
@@ -249,9 +272,43 @@ def test_later_rows_cannot_spoil_earlier_ones(level: str, bfloat16: bool) -> Non
     assert_same_bits(spoilt[:20], expected[:20])
 
 
-@pytest.mark.parametrize("bfloat16", [False, True])
-def test_huge_scores_stay_finite(bfloat16: bool) -> None:
-    shape = Shape(bfloat16=bfloat16)
+@pytest.mark.parametrize("cache", ["key", "value"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_int8_entries_that_are_no_numbers_spoil_the_rows_that_see_them(
+    bad: float, cache: str
+) -> None:
+    shape = Shape(dtype="int8")
+    tokens = random_tokens(shape, 150)
+    # Row 60 of 110, head 0 of 2.
+    getattr(tokens, cache)[100, 0, 5] = bad
+    expected = attend(shape, tokens[:40], tokens[40:], chain(110)).reshape(110, 2, -1)
+    is_nan = np.isnan(expected)
+    assert is_nan[60:, 0].all()
+    assert not is_nan[:60].any() and not is_nan[:, 1].any()
+    for level, num_threads in settings():
+        with running(level, num_threads):
+            result = attend(shape, tokens[:40], tokens[40:], chain(110)).reshape(110, 2, -1)
+        np.testing.assert_array_equal(result, expected)
+
+
+def test_int8_scales_count() -> None:
+    shape = Shape(heads=1, kv_heads=1, head_dim=8, dtype="int8")
+    # Keys 1 and 3 times the query's direction, values 2 and -1e4: by hand.
+    query = np.zeros((2, 1, 8), np.float32)
+    query[:, 0, 0] = np.sqrt(8)
+    key = np.zeros((2, 1, 8), np.float32)
+    key[:, 0, 0] = [0, np.log(3)]
+    value = np.zeros((2, 1, 8), np.float32)
+    value[:, 0, 1] = [2, -1e4]
+    tokens = Tokens(query, key, value)
+    result = attend(shape, tokens[:0], tokens, chain(2))
+    np.testing.assert_allclose(result[:, 1], [2, 0.25 * 2 - 0.75 * 1e4], rtol=4e-3)
+    assert (result[:, [0, 2, 3, 4, 5, 6, 7]] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_huge_scores_stay_finite(dtype: str) -> None:
+    shape = Shape(dtype=dtype)
     tokens = random_tokens(shape, 100)
     tokens.query[:] *= 1e4
     result = attend(shape, tokens[:50], tokens[50:], chain(50))

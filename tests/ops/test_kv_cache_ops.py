@@ -10,9 +10,16 @@ import pytest
 
 from fdspec.ops import append_paged_kv, compact_kv
 from fdspec.utils.bfloat16 import from_bfloat16, to_bfloat16
-from tests.ops.support import BACKENDS, assert_same_bits, call
+from fdspec.utils.int8_entries import codes_and_scales, to_int8_entries
+from tests.ops.support import BACKENDS, assert_same_bits, call, running, settings
 
 BLOCKS, KV_HEADS = 6, 2
+# What a cache of each dtype keeps of float32 rows.
+STORED: dict[str, Any] = {
+    "float32": np.asarray,
+    "bfloat16": to_bfloat16,
+    "int8": to_int8_entries,
+}
 
 
 def caches(dtype: str, block_size: int, head_dim: int, seed: int = 0) -> tuple[Any, Any]:
@@ -20,9 +27,7 @@ def caches(dtype: str, block_size: int, head_dim: int, seed: int = 0) -> tuple[A
     generator = np.random.default_rng(seed)
     shape = (BLOCKS, KV_HEADS, block_size, head_dim)
     values = [generator.normal(size=shape).astype(np.float32) for _ in range(2)]
-    if dtype == "bfloat16":
-        return to_bfloat16(values[0]), to_bfloat16(values[1])
-    return values[0], values[1]
+    return STORED[dtype](values[0]), STORED[dtype](values[1])
 
 
 def rows(count: int, head_dim: int) -> tuple[Any, Any]:
@@ -36,7 +41,7 @@ def rows(count: int, head_dim: int) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("count", [0, 1, 5, 600])
 @pytest.mark.parametrize("head_dim", [8, 40, 64])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", STORED)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_append_writes_the_slots_and_nothing_else(
     backend: str, dtype: str, head_dim: int, count: int
@@ -50,9 +55,8 @@ def test_append_writes_the_slots_and_nothing_else(
     for row, slot in enumerate(slots):
         if slot >= 0:
             block, offset = divmod(slot, block_size)
-            is_bfloat16 = dtype == "bfloat16"
-            expected[0][block, :, offset] = to_bfloat16(key[row]) if is_bfloat16 else key[row]
-            expected[1][block, :, offset] = to_bfloat16(value[row]) if is_bfloat16 else value[row]
+            expected[0][block, :, offset] = STORED[dtype](key[row])
+            expected[1][block, :, offset] = STORED[dtype](value[row])
     call(backend, "append_paged_kv", "append_paged_kv", key, value, key_cache, value_cache, slots)
     assert_same_bits(key_cache, expected[0])
     assert_same_bits(value_cache, expected[1])
@@ -84,6 +88,76 @@ def test_append_rounds_to_nearest_even(backend: str) -> None:
     assert value_cache[0, 0, 0].tolist() == expected
 
 
+# Rows of eight, the codes and the scale that an int8 cache keeps of them.
+INT8_ROWS: dict[str, tuple[list[float], list[int], float]] = {
+    "ties to even": (
+        [127, -127, 0.5, 1.5, 2.5, -0.5, -126.5, 63],
+        [127, -127, 0, 2, 2, 0, -126, 63],
+        1,
+    ),
+    "scaled": ([-2.54, 1, 0.01, 0, 0, 0, 0, 2.53], [-127, 50, 0, 0, 0, 0, 0, 126], 0.02),
+    "zero": ([0, -0.0, 0, 0, 0, 0, 0, 0], [0] * 8, 0),
+    "denormal": ([1e-40] * 8, [0] * 8, 0),
+    "too small": ([2.0**-100] * 8, [0] * 8, 0),
+    "smallest": ([2.0**-99] * 8, [127] * 8, 2.0**-99 / 127),
+    "largest": ([-3.4028235e38, *[1e38] * 7], [-127, *[37] * 7], 3.4028235e38 / 127),
+    "infinity": ([1, np.inf, *[3] * 6], [0] * 8, np.nan),
+    "negative infinity": ([*[3] * 7, -np.inf], [0] * 8, np.nan),
+    "no number": ([1, 2, 3, np.nan, np.inf, 4, 5, 6], [0] * 8, np.nan),
+}
+
+
+@pytest.mark.parametrize("name", INT8_ROWS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_append_rounds_to_codes_and_a_scale(backend: str, name: str) -> None:
+    numbers, codes, scale = INT8_ROWS[name]
+    values = np.array([[numbers]], np.float32)
+    key_cache = np.full((1, 1, 2, 12), 99, np.int8)
+    value_cache = key_cache.copy()
+    slots = np.zeros(1, np.int64)
+    call(
+        backend,
+        "append_paged_kv",
+        "append_paged_kv",
+        values,
+        -values,
+        key_cache,
+        value_cache,
+        slots,
+    )
+    found, scales = codes_and_scales(key_cache[0, 0, :1])
+    assert found.tolist() == [codes]
+    np.testing.assert_array_equal(scales, np.float32(scale))
+    found, scales = codes_and_scales(value_cache[0, 0, :1])
+    assert found.tolist() == [[-code for code in codes]]
+    np.testing.assert_array_equal(scales, np.float32(scale))
+    assert (key_cache[0, 0, 1] == 99).all() and (value_cache[0, 0, 1] == 99).all()
+
+
+@pytest.mark.parametrize(("isa", "num_threads"), settings())
+def test_append_gives_the_bits_of_the_definition_at_every_level(isa: str, num_threads: int) -> None:
+    generator = np.random.default_rng(5)
+    shape = (400, KV_HEADS, 24)
+    values = generator.normal(size=shape) * 10.0 ** generator.uniform(-38, 38, (*shape[:2], 1))
+    values = values.astype(np.float32)
+    values[::50, 0, 3] = np.nan
+    key_cache = np.zeros((1, KV_HEADS, 400, 28), np.int8)
+    value_cache = key_cache.copy()
+    with running(isa, num_threads):
+        append_paged_kv(values, values, key_cache, value_cache, np.arange(400))
+    expected = np.ascontiguousarray(to_int8_entries(values).swapaxes(0, 1))[None]
+    assert_same_bits(key_cache, expected)
+    assert_same_bits(value_cache, expected)
+
+
+def test_int8_entries_are_within_half_a_step() -> None:
+    values = np.random.default_rng(3).normal(size=(50, 64)).astype(np.float32)
+    codes, scales = codes_and_scales(to_int8_entries(values))
+    assert np.abs(codes).max(axis=1).tolist() == [127] * 50
+    steps = np.abs(codes * scales[:, None] - values) / scales[:, None]
+    assert steps.max() < 0.5001
+
+
 def test_bfloat16_widens_exactly() -> None:
     bits = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
     assert_same_bits(from_bfloat16(bits).view(np.uint32), bits.astype(np.uint32) << np.uint32(16))
@@ -91,7 +165,7 @@ def test_bfloat16_widens_exactly() -> None:
     assert_same_bits(to_bfloat16(from_bfloat16(numbers)), numbers)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", STORED)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_compact_moves_entries_in_order(backend: str, dtype: str) -> None:
     key_cache, value_cache = caches(dtype, 4, 24)
@@ -144,6 +218,10 @@ def test_errors_name_the_argument() -> None:
         append_paged_kv(key, value, key_cache, value_cache, slots.astype(np.int32))
     with pytest.raises(ValueError, match="^destination_slots"):
         compact_kv(key_cache, value_cache, slots, slots[:1])
+    with pytest.raises(ValueError, match="^key_cache: an int8 entry has head_dim codes and"):
+        append_paged_kv(
+            *[np.zeros((2, 1, 0), np.float32)] * 2, *[np.zeros((1, 1, 4, 4), np.int8)] * 2, slots
+        )
     key_cache.flags.writeable = False
     with pytest.raises(ValueError, match="^key_cache: is read-only"):
         append_paged_kv(key, value, key_cache, value_cache, slots)

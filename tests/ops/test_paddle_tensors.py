@@ -10,6 +10,7 @@ import paddle
 import pytest
 
 from fdspec import ops
+from fdspec.utils.int8_entries import to_int8_entries
 from tests.ops.attention_steps import Shape, mixed_step
 from tests.ops.support import BACKENDS, call
 
@@ -42,23 +43,32 @@ def check(backend: str, module: str, name: str, *arguments: Any, **options: Any)
         np.testing.assert_array_equal(bits(actual), bits(other))
 
 
-@pytest.mark.parametrize("bfloat16", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_attention(backend: str, bfloat16: bool) -> None:
+def test_attention(backend: str, dtype: str) -> None:
     name = "cascade_append_attention"
-    check(backend, name, name, *mixed_step(Shape(bfloat16=bfloat16)))
+    check(backend, name, name, *mixed_step(Shape(dtype=dtype)))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 def test_caches_are_changed_in_place(dtype: str) -> None:
     generator = np.random.default_rng(0)
     key, value = (paddle.to_tensor(generator.normal(size=(2, 3, 8)), "float32") for _ in range(2))
-    key_cache, value_cache = (paddle.zeros([2, 3, 4, 8], dtype) for _ in range(2))
+
+    def stored(rows: paddle.Tensor) -> paddle.Tensor:
+        return (
+            paddle.to_tensor(to_int8_entries(rows.numpy()))
+            if dtype == "int8"
+            else rows.astype(dtype)
+        )
+
+    size = 12 if dtype == "int8" else 8
+    key_cache, value_cache = (paddle.zeros([2, 3, 4, size], dtype) for _ in range(2))
     ops.append_paged_kv(key, value, key_cache, value_cache, paddle.to_tensor([1, 6]))
-    assert bool((key_cache[1, :, 2] == key[1].astype(dtype)).all())
-    assert bool((value_cache[0, :, 1] == value[0].astype(dtype)).all())
+    assert bool((key_cache[1, :, 2] == stored(key[1])).all())
+    assert bool((value_cache[0, :, 1] == stored(value[0])).all())
     ops.compact_kv(key_cache, value_cache, paddle.to_tensor([6]), paddle.to_tensor([0]))
-    assert bool((key_cache[0, :, 0] == key[1].astype(dtype)).all())
+    assert bool((key_cache[0, :, 0] == stored(key[1])).all())
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

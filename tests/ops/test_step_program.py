@@ -13,6 +13,7 @@ import pytest
 
 from fdspec import ops
 from fdspec.ops import StepProgram, Value, WeightFormat, quantize_weight
+from fdspec.utils.int8_entries import SCALE_BYTES
 from tests.ops.support import running, settings
 
 VOCAB, DIM, HEADS, KV_HEADS, HEAD_DIM, BLOCKS, BLOCK_SIZE = 40, 32, 4, 2, 16, 4, 8
@@ -34,22 +35,26 @@ NORM = values(DIM)
 COS, SIN = values(POSITIONS, HEAD_DIM // 2), values(POSITIONS, HEAD_DIM // 2, seed=1)
 
 
-def caches() -> tuple[np.ndarray, np.ndarray]:
-    shape = (BLOCKS, KV_HEADS, BLOCK_SIZE, HEAD_DIM)
-    return np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=np.float32)
+def caches(dtype: str = "float32") -> tuple[np.ndarray, np.ndarray]:
+    size = HEAD_DIM + SCALE_BYTES if dtype == "int8" else HEAD_DIM
+    shape = (BLOCKS, KV_HEADS, BLOCK_SIZE, size)
+    return np.zeros(shape, dtype), np.zeros(shape, dtype)
 
 
-def attend(program: StepProgram, qkv: Value, num_heads: int = HEADS) -> Value:
-    key_cache, value_cache = caches()
+def attend(
+    program: StepProgram, qkv: Value, num_heads: int = HEADS, dtype: str = "float32"
+) -> Value:
+    key_cache, value_cache = caches(dtype)
     return program.attention(
         qkv, key_cache, value_cache, cos=COS, sin=SIN, num_heads=num_heads, scale=0.25
     )
 
 
-def make(output: ops.PackedWeight = EMBEDDING) -> StepProgram:
+def make(output: ops.PackedWeight = EMBEDDING, dtype: str = "float32") -> StepProgram:
     program = StepProgram()
     hidden = program.embedding(EMBEDDING)
-    attended = attend(program, program.linear(program.rms_norm(hidden, NORM, 1e-5), QKV))
+    qkv = program.linear(program.rms_norm(hidden, NORM, 1e-5), QKV)
+    attended = attend(program, qkv, dtype=dtype)
     hidden = program.linear(attended, OUTPUT, residual=hidden)
     program.linear(program.select(hidden), output)
     program.finish()
@@ -71,7 +76,7 @@ def inputs(rows: int = 6, **changes: Any) -> dict[str, np.ndarray]:
     return {**arguments, **changes}
 
 
-def by_single_ops(step: dict[str, np.ndarray]) -> np.ndarray:
+def by_single_ops(step: dict[str, np.ndarray], dtype: str) -> np.ndarray:
     hidden = ops.embedding(step["token_ids"], EMBEDDING)
     qkv = ops.weight_only_linear(ops.rms_norm(hidden, NORM, 1e-5), QKV)
     rows = len(qkv)
@@ -80,7 +85,7 @@ def by_single_ops(step: dict[str, np.ndarray]) -> np.ndarray:
         np.ascontiguousarray(part) for part in np.split(heads, [HEADS, HEADS + KV_HEADS], axis=1)
     )
     query, key = ops.rope(query, key, step["positions"], COS, SIN)
-    key_cache, value_cache = caches()
+    key_cache, value_cache = caches(dtype)
     ops.append_paged_kv(key, value, key_cache, value_cache, step["slots"])
     attended = ops.cascade_append_attention(
         query,
@@ -96,13 +101,14 @@ def by_single_ops(step: dict[str, np.ndarray]) -> np.ndarray:
     return ops.weight_only_linear(hidden[step["selected_rows"]], EMBEDDING)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "uint16", "int8"])
 @pytest.mark.parametrize("rows", [1, 2, 6, 17])
-def test_gives_what_the_single_ops_give(rows):
+def test_gives_what_the_single_ops_give(rows, dtype):
     step = inputs(rows)
-    program = make()
+    program = make(dtype=dtype)
     assert program.num_layers_appended == 0
     program.run(**step)
-    np.testing.assert_array_equal(step["out"], by_single_ops(step))
+    np.testing.assert_array_equal(step["out"], by_single_ops(step, dtype))
     assert program.num_layers_appended == 1
 
 

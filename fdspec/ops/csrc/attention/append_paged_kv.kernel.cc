@@ -15,8 +15,8 @@ void append_paged_kv(const AppendArgs& args, Slice slice) {
     for (int head = 0; head < cache.num_kv_heads; ++head) {
       const int64_t from = (row * cache.num_kv_heads + head) * cache.head_dim;
       const int64_t to = cache.offset(block, head, in_block);
-      write_entry(args.key + from, cache.head_dim, cache.is_bf16, cache.key, to);
-      write_entry(args.value + from, cache.head_dim, cache.is_bf16, cache.value, to);
+      write_entry(args.key + from, cache, cache.key, to);
+      write_entry(args.value + from, cache, cache.value, to);
     }
   }
 }

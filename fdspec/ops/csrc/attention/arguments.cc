@@ -5,8 +5,27 @@
 
 namespace fdspec {
 
+namespace {
+
+CacheType cache_type(DType dtype) {
+  if (dtype == DType::kInt8) return CacheType::kInt8;
+  return dtype == DType::kBFloat16 ? CacheType::kBFloat16 : CacheType::kFloat32;
+}
+
+// Numbers in an entry, from the bytes or numbers that the last axis has.
+int head_dim_of(const ArrayView& cache) {
+  const int width = static_cast<int>(cache.size(3));
+  if (cache.dtype() != DType::kInt8) return width;
+  if (width > kScaleBytes) return width - kScaleBytes;
+  throw ArgumentError(std::string(cache.name()) +
+                      ": an int8 entry has head_dim codes and the 4 bytes of their scale, got " +
+                      cache.describe());
+}
+
+}  // namespace
+
 PagedCache paged_cache(const ArrayView& key_cache, const ArrayView& value_cache, bool writes) {
-  key_cache.expect_dtype({DType::kFloat32, DType::kBFloat16}).expect_ndim(4);
+  key_cache.expect_dtype({DType::kFloat32, DType::kBFloat16, DType::kInt8}).expect_ndim(4);
   value_cache.expect_dtype({key_cache.dtype()})
       .expect_shape({key_cache.size(0), key_cache.size(1), key_cache.size(2), key_cache.size(3)});
   if (writes) {
@@ -16,11 +35,11 @@ PagedCache paged_cache(const ArrayView& key_cache, const ArrayView& value_cache,
   PagedCache cache;
   cache.key = key_cache.address();
   cache.value = value_cache.address();
-  cache.is_bf16 = key_cache.dtype() == DType::kBFloat16;
+  cache.type = cache_type(key_cache.dtype());
   cache.num_blocks = key_cache.size(0);
   cache.num_kv_heads = static_cast<int>(key_cache.size(1));
   cache.block_size = static_cast<int>(key_cache.size(2));
-  cache.head_dim = static_cast<int>(key_cache.size(3));
+  cache.head_dim = head_dim_of(key_cache);
   return cache;
 }
 

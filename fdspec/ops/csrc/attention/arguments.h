@@ -9,7 +9,8 @@
 
 namespace fdspec {
 
-// Keys and values of one layer, [num_blocks, num_kv_heads, block_size, head_dim] each.
+// Keys and values of one layer, [num_blocks, num_kv_heads, block_size, head_dim] each, or of int8
+// with head_dim + kScaleBytes in the last axis.
 FDSPEC_EXPORT PagedCache paged_cache(const ArrayView& key_cache, const ArrayView& value_cache,
                                      bool writes);
 

@@ -3,6 +3,7 @@
 
 #include <immintrin.h>
 
+#include "attention/part.h"
 #include "attention/tile_softmax.h"
 #include "attention/worker.h"
 #include "common/tiles.h"
@@ -26,10 +27,12 @@ struct KeyRows {
 // Attends to a part with tile products of bfloat16, 16 queries at a time. Scores are made with keys
 // as rows and queries as columns, so that keys need no packing; outputs with queries as rows, from
 // values whose rows have been interleaved in pairs. That leaves the columns of o in an order of
-// their own inside each 32: see write().
+// their own inside each 32: see write(). Codes of an int8 cache become bfloat16 once for all
+// queries.
+template <class WeightsOfCache>
 class TilePart {
  public:
-  using Weights = BFloat16Weights;
+  using Weights = WeightsOfCache;
 
   explicit TilePart(const SliceStep& step)
       : step_(step), padded_dim_(static_cast<int>(step.scratch.output_stride)), scope_(shapes()) {}
@@ -66,7 +69,7 @@ class TilePart {
 
   void attend(const AttentionItem& item, const PartKeys& keys, Span rows, States target) {
     const bool all_see_all = keys.visible(rows.begin) == keys.visible(rows.end - 1);
-    if (!all_see_all && has_special_values(keys)) {
+    if (!all_see_all && !kIsInt8 && has_special_values(keys)) {
       // 0 * NaN would be NaN in the rows that do not see it; so each row goes by itself.
       for (int row = rows.begin; row < rows.end; ++row) {
         PartKeys seen = keys;
@@ -79,6 +82,8 @@ class TilePart {
     const bool is_masked =
         keys.visible(rows.begin) < kPartKeys || rows.begin > 0 || rows.end < item.num_rows;
     const KeyRows key_rows = find_key_rows(keys);
+    const PartScales scales =
+        load_part_scales<Weights>(step_.args.cache, keys, step_.mine(step_.scratch.scales));
     const int end = rows.end * step_.group;
     int query = rows.begin * step_.group / kLanes * kLanes;
     float* scores = step_.mine(step_.scratch.scores);
@@ -93,10 +98,11 @@ class TilePart {
       const bool has_next = query + kLanes < end;
       if (has_next) multiply_keys(key_rows, query + kLanes);
       const int width = min_of(kLanes, step_.num_queries(item) - query);
+      if (kIsInt8) scale_scores(scores, scales.keys);
       if (is_masked) {
-        weigh_masked(scores, width, visible(keys, rows, query), states);
+        weigh_masked(scores, width, visible(keys, rows, query), scales.values, states);
       } else {
-        weigh(scores, width, states);
+        weigh(scores, width, scales.values, states);
       }
       if (has_next) store_scores(next_scores);
       multiply_values(keys.count, states);
@@ -124,6 +130,8 @@ class TilePart {
   }
 
  private:
+  static constexpr bool kIsInt8 = kHasScales<WeightsOfCache>;
+
   // A query scaled and rounded, and zeros behind it; only zeros if there is none.
   FDSPEC_INLINE void round_query(const float* source, F16 scale, uint16_t* target) const {
     for (int i = 0; i < padded_dim_; i += kBlock) {
@@ -151,12 +159,12 @@ class TilePart {
     return select(is_inside, count, I16::zero());
   }
 
-  // The part's keys in the cache where they lie in line there, else copied beside each other.
+  // The part's keys in the cache where they lie in line there, as bfloat16; else copies.
   FDSPEC_INLINE KeyRows find_key_rows(const PartKeys& keys) const {
     const PagedCache& cache = step_.args.cache;
     const char* base = static_cast<const char*>(cache.key);
     const int num_lanes = (keys.count + kLanes - 1) / kLanes;
-    bool all_in_line = step_.dim % kBlock == 0;
+    bool all_in_line = !kIsInt8 && step_.dim % kBlock == 0;
     for (int lane = 0; lane < num_lanes; ++lane) all_in_line &= keys.in_line[lane];
     KeyRows rows;
     rows.num_lanes = num_lanes;
@@ -184,11 +192,31 @@ class TilePart {
     }
   }
 
-  // Elements [first, first + 32) of an entry, zeros beyond its end.
+  // Elements [first, first + 32) of an entry as bfloat16, zeros beyond its end.
   FDSPEC_INLINE __m512i load_halves(const char* entry, int first) const {
     const int rest = step_.dim - first;
     const __mmask32 mask = rest >= kBlock ? ~__mmask32{0} : (__mmask32{1} << rest) - 1;
-    return _mm512_maskz_loadu_epi16(mask, reinterpret_cast<const uint16_t*>(entry) + first);
+    if constexpr (kIsInt8) {
+      return bf16_of_codes(_mm256_maskz_loadu_epi8(mask, entry + first));
+    } else {
+      return _mm512_maskz_loadu_epi16(mask, reinterpret_cast<const uint16_t*>(entry) + first);
+    }
+  }
+
+  // The same of an entry that goes on for so long.
+  FDSPEC_INLINE __m512i load_whole_halves(const char* entry, int first) const {
+    if constexpr (kIsInt8) {
+      return bf16_of_codes(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(entry + first)));
+    } else {
+      return _mm512_loadu_si512(reinterpret_cast<const uint16_t*>(entry) + first);
+    }
+  }
+
+  static FDSPEC_INLINE __m512i bf16_of_codes(__m256i codes) {
+    const auto widen = [](__m128i half) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(half)); };
+    const __m512bh halves = _mm512_cvtne2ps_pbh(widen(_mm256_extracti128_si256(codes, 1)),
+                                                widen(_mm256_castsi256_si128(codes)));
+    return bit_cast<__m512i>(halves);
   }
 
   // Interleaves the values of keys 2i and 2i + 1 into row i of [pairs of keys, padded dim] words,
@@ -209,7 +237,7 @@ class TilePart {
       for (int i = 0; i < padded_dim_; i += kBlock, pair += 2 * kBlock) {
         const auto load = [&](int at) {
           const char* entry = base + keys.offset[at];
-          if (kIsWhole) return _mm512_loadu_si512(entry + i * sizeof(uint16_t));
+          if (kIsWhole) return load_whole_halves(entry, i);
           return at < keys.count ? load_halves(entry, i) : _mm512_setzero_si512();
         };
         const __m512i even = load(key), odd = load(key + 1);
@@ -267,21 +295,23 @@ class TilePart {
   }
 
   // Softmax of a tile of `width` queries.
-  FDSPEC_INLINE void weigh(const float* scores, int width, States states) const {
+  FDSPEC_INLINE void weigh(const float* scores, int width, const float* value_scales,
+                           States states) const {
     uint32_t* pairs = reinterpret_cast<uint32_t*>(step_.mine(step_.scratch.weights));
     if (width <= 4) {
-      softmax_tile<4>(scores, pairs, tile_weights(), states);
+      softmax_tile<4, Weights>(scores, value_scales, pairs, tile_weights(), states);
     } else if (width <= 8) {
-      softmax_tile<8>(scores, pairs, tile_weights(), states);
+      softmax_tile<8, Weights>(scores, value_scales, pairs, tile_weights(), states);
     } else {
-      softmax_tile<16>(scores, pairs, tile_weights(), states);
+      softmax_tile<16, Weights>(scores, value_scales, pairs, tile_weights(), states);
     }
   }
 
   // The same where queries do not see all keys, and maybe none.
-  FDSPEC_INLINE void weigh_masked(float* scores, int width, I16 visible, States states) const {
+  FDSPEC_INLINE void weigh_masked(float* scores, int width, I16 visible, const float* value_scales,
+                                  States states) const {
     mask_scores(scores, visible);
-    weigh(scores, width, states);
+    weigh(scores, width, value_scales, states);
     select(visible > I16::zero(), F16::load(states.l), F16::zero()).store(states.l);
   }
 
@@ -351,10 +381,13 @@ class TilePart {
 }  // namespace
 
 void cascade_append_attention(const AttentionArgs& args, Slice slice) {
-  if (args.cache.is_bf16) {
-    Worker<TilePart>(args, slice).run();
-  } else {
-    avx512::cascade_append_attention(args, slice);
+  switch (args.cache.type) {
+    case CacheType::kFloat32:
+      return avx512::cascade_append_attention(args, slice);
+    case CacheType::kBFloat16:
+      return Worker<TilePart<BFloat16Weights>>(args, slice).run();
+    case CacheType::kInt8:
+      return Worker<TilePart<Int8Weights>>(args, slice).run();
   }
 }
 

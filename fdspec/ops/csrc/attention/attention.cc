@@ -36,6 +36,7 @@ AttentionScratch attention_scratch(const AttentionPlan& plan, const AttentionSha
   scratch.queries = take(queries * padded_dim);
   scratch.keys = take(padded_dim * kPartKeys);
   scratch.values = take(kPartKeys * padded_dim);
+  scratch.scales = take(2 * kPartKeys);
   scratch.scores = take(2 * kPartKeys * kTileQueries);
   scratch.weights = take(kPartKeys * kTileQueries);
   scratch.tile = take(2 * attention_states_floats(kTileQueries, padded_dim));

@@ -13,6 +13,11 @@
 //   weight       e^(score - m)             2^(score - m), cut to bfloat16
 //   o            a chain of fma over keys  a pair of chains for each 32 keys, added up
 //
+// An int8 cache goes as a bfloat16 one, with the codes in the place of the keys and values, and
+//
+//   score        is multiplied by the key's scale
+//   weight       l adds it uncut; o takes weight * scale of the value, rounded to bfloat16
+//
 // l adds the weights of keys 0..15, 16..31, 32..47, 48..63 as a tree, then the 16 sums as one. A
 // pair of chains is one chain of fma over the even indices and one over the odd ones, both from 0,
 // and their sum: what a tile product does with bfloat16 (common/tiles.h). Keys that a row does not
@@ -53,6 +58,7 @@ struct AttentionScratch {
   int64_t queries;     // [max_queries, padded head_dim] scaled
   int64_t keys;        // [padded head_dim, kPartKeys] transposed
   int64_t values;      // [kPartKeys, padded head_dim]
+  int64_t scales;      // two of [kPartKeys]: of the keys and values of an int8 cache
   int64_t scores;      // two of [kPartKeys, kTileQueries]
   int64_t weights;     // [kPartKeys, kTileQueries]
   int64_t tile;        // states of two tiles of queries

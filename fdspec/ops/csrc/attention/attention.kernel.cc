@@ -45,17 +45,20 @@ class VectorPart {
     const PagedCache& cache = step_.args.cache;
     const Span queries{rows.begin * step_.group, rows.end * step_.group};
     float* values = step_.mine(step_.scratch.values);
-    load_keys_transposed(cache, keys, step_.mine(step_.scratch.zeros),
-                         step_.mine(step_.scratch.keys));
+    load_keys_transposed<Weights::kCache>(cache, keys, step_.mine(step_.scratch.zeros),
+                                          step_.mine(step_.scratch.keys));
+    const PartScales scales =
+        load_part_scales<Weights>(cache, keys, step_.mine(step_.scratch.scales));
     // One tile of queries reads the values once, straight from the cache.
     const bool is_direct = queries.end - queries.begin <= kFloatRows && step_.dim % kLanes == 0;
-    if (!is_direct) load_values(cache, keys, values, target.stride);
+    if (!is_direct) load_values<Weights::kCache>(cache, keys, values, target.stride);
     const States states = states_in(step_.mine(step_.scratch.tile), kTileQueries, target.stride);
     for (int query = queries.begin; query < queries.end; query += kFloatRows) {
       const Span tile{query, min_of(query + kFloatRows, queries.end)};
-      score_tile(keys, tile, states);
+      score_tile(keys, tile, scales, states);
       if (is_direct) {
-        const Rows rows_of_cache{static_cast<const char*>(cache.value), keys.offset};
+        const EntryRows<Weights::kCache> rows_of_cache{static_cast<const char*>(cache.value),
+                                                       keys.offset};
         sum_values(keys, tile, rows_of_cache, states);
       } else {
         sum_values(keys, tile, FloatMatrix{values, target.stride}, states);
@@ -72,10 +75,9 @@ class VectorPart {
 
  private:
   using Chains = std::conditional_t<Weights::kIsBf16, PairChains, OneChain>;
-  using Rows = std::conditional_t<Weights::kIsBf16, BFloat16Rows, FloatRows>;
 
   // Weights of a tile of queries, and their m and l.
-  void score_tile(const PartKeys& keys, Span tile, States states) {
+  void score_tile(const PartKeys& keys, Span tile, PartScales scales, States states) {
     float* scores = step_.mine(step_.scratch.scores);
     const float* queries = step_.mine(step_.scratch.queries) + tile.begin * step_.dim;
     const Product product{queries, step_.dim, scores, kPartKeys, 0, step_.dim, false};
@@ -83,7 +85,7 @@ class VectorPart {
                      tile.end - tile.begin, (keys.count + kLanes - 1) / kLanes * kLanes);
     for (int i = 0; i < tile.end - tile.begin; ++i) {
       softmax_part<Weights>(scores + i * kPartKeys, keys.visible((tile.begin + i) / step_.group),
-                            states.m + i, states.l + i);
+                            scales, states.m + i, states.l + i);
     }
   }
 
@@ -118,10 +120,13 @@ class VectorPart {
 }  // namespace
 
 void cascade_append_attention(const AttentionArgs& args, Slice slice) {
-  if (args.cache.is_bf16) {
-    Worker<VectorPart<BFloat16Weights>>(args, slice).run();
-  } else {
-    Worker<VectorPart<FloatWeights>>(args, slice).run();
+  switch (args.cache.type) {
+    case CacheType::kFloat32:
+      return Worker<VectorPart<FloatWeights>>(args, slice).run();
+    case CacheType::kBFloat16:
+      return Worker<VectorPart<BFloat16Weights>>(args, slice).run();
+    case CacheType::kInt8:
+      return Worker<VectorPart<Int8Weights>>(args, slice).run();
   }
 }
 

@@ -27,12 +27,11 @@ FDSPEC_INLINE void locate_run(const AttentionArgs& args, const AttentionItem& it
                               int end, int slot, PartKeys* keys) {
   const PagedCache& cache = args.cache;
   const int32_t* blocks = args.block_table + item.sequence * args.max_blocks;
-  const int64_t entry_bytes = int64_t{cache.head_dim} * cache.element_size();
+  const int64_t entry_bytes = cache.entry_bytes();
   for (int i = begin; i < end;) {
     const int block = slot / cache.block_size;
     const int in_block = slot - block * cache.block_size;
-    const int64_t offset =
-        cache.offset(blocks[block], item.kv_head, in_block) * cache.element_size();
+    const int64_t offset = cache.offset(blocks[block], item.kv_head, in_block);
     const int count = min_of(end - i, cache.block_size - in_block);
     for (int j = 0; j < count; ++j) keys->offset[i + j] = offset + j * entry_bytes;
     for (int lane = (i + kLanes - 1) / kLanes; (lane + 1) * kLanes <= i + count; ++lane) {
@@ -84,9 +83,8 @@ FDSPEC_INLINE bool locate_path(const AttentionArgs& args, const AttentionItem& i
 FDSPEC_INLINE void prefetch_next(const PagedCache& cache, const PartKeys& keys, int i) {
   if (keys.next == nullptr) return;
   constexpr int kLineBytes = 64;
-  const int entry_bytes = cache.head_dim * cache.element_size();
   const char* key = static_cast<const char*>(cache.key) + keys.next->offset[i];
-  for (int byte = 0; byte < entry_bytes; byte += kLineBytes) prefetch(key + byte);
+  for (int byte = 0; byte < cache.entry_bytes(); byte += kLineBytes) prefetch(key + byte);
 }
 
 }  // namespace FDSPEC_ISA

@@ -20,24 +20,6 @@ struct FloatMatrix {
   FDSPEC_INLINE F16 load(int k, int column) const { return F16::load(base + k * stride + column); }
 };
 
-// b as rows anywhere in memory, `offsets` bytes from the base.
-struct FloatRows {
-  const char* base;
-  const int64_t* offsets;
-
-  FDSPEC_INLINE F16 load(int k, int column) const {
-    return F16::load(reinterpret_cast<const float*>(base + offsets[k]) + column);
-  }
-};
-struct BFloat16Rows {
-  const char* base;
-  const int64_t* offsets;
-
-  FDSPEC_INLINE F16 load(int k, int column) const {
-    return F16::load_bf16(reinterpret_cast<const uint16_t*>(base + offsets[k]) + column);
-  }
-};
-
 struct Product {
   const float* a;
   int64_t a_stride;

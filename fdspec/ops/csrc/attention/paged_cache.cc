@@ -19,7 +19,7 @@ void run_append_paged_kv(const AppendArgs& args) {
 
 void run_compact_kv(const CompactArgs& args) {
   const PagedCache& cache = args.cache;
-  const size_t entry_bytes = static_cast<size_t>(cache.head_dim * cache.element_size());
+  const size_t entry_bytes = static_cast<size_t>(cache.entry_bytes());
   for (int64_t i = 0; i < args.count; ++i) {
     const int64_t source = args.source_slots[i];
     const int64_t destination = args.destination_slots[i];
@@ -31,8 +31,7 @@ void run_compact_kv(const CompactArgs& args) {
                                       static_cast<int>(destination % cache.block_size));
       for (void* entries : {cache.key, cache.value}) {
         char* bytes = static_cast<char*>(entries);
-        std::memcpy(bytes + to * cache.element_size(), bytes + from * cache.element_size(),
-                    entry_bytes);
+        std::memcpy(bytes + to, bytes + from, entry_bytes);
       }
     }
   }

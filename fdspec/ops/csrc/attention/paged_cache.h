@@ -6,21 +6,31 @@
 
 namespace fdspec {
 
-// Keys and values are [num_blocks, num_kv_heads, block_size, head_dim] each.
+enum class CacheType { kFloat32, kBFloat16, kInt8 };
+
+// Behind the codes of an int8 entry: the float that they are multiplied by. So an entry is whole
+// wherever it is copied to, alone or with its block.
+inline constexpr int kScaleBytes = 4;
+
+// Keys and values are [num_blocks, num_kv_heads, block_size] entries each; an entry is head_dim
+// numbers of one token and head.
 struct PagedCache {
   void* key;
   void* value;
-  bool is_bf16;  // else float
+  CacheType type;
   int64_t num_blocks;
   int num_kv_heads;
   int block_size;
   int head_dim;
 
   FDSPEC_INLINE int64_t num_slots() const { return num_blocks * block_size; }
-  FDSPEC_INLINE int element_size() const { return is_bf16 ? 2 : 4; }
-  // Index of the first element of a token's entry.
+  FDSPEC_INLINE int64_t entry_bytes() const {
+    if (type == CacheType::kInt8) return head_dim + kScaleBytes;
+    return int64_t{head_dim} * (type == CacheType::kBFloat16 ? 2 : 4);
+  }
+  // Bytes from the start of the keys or values to a token's entry.
   FDSPEC_INLINE int64_t offset(int64_t block, int kv_head, int in_block) const {
-    return ((block * num_kv_heads + kv_head) * block_size + in_block) * head_dim;
+    return ((block * num_kv_heads + kv_head) * block_size + in_block) * entry_bytes();
   }
 };
 

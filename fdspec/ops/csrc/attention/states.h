@@ -48,26 +48,58 @@ FDSPEC_INLINE void clear_states(States states, int num_queries) {
   }
 }
 
+// Scales of a part's keys and values in an int8 cache, [kPartKeys] each; null for other caches.
+struct PartScales {
+  const float* keys;
+  const float* values;
+};
+
 // Of float caches: e to the power of a score's difference from the largest.
 struct FloatWeights {
+  static constexpr CacheType kCache = CacheType::kFloat32;
   static constexpr bool kIsBf16 = false;
 
   static FDSPEC_INLINE float scale(float scale) { return scale; }
+  // Weight of a score against another one.
   static FDSPEC_INLINE F16 weight(F16 difference) { return exp(difference); }
+  // The weight as l adds it.
+  static FDSPEC_INLINE F16 added(F16 weight) { return weight; }
 };
+
+FDSPEC_INLINE F16 cut_to_bf16(F16 a) {
+  const I16 upper = I16::broadcast(static_cast<int32_t>(0xFFFF0000));
+  return (a.as_int_bits() & upper).as_float_bits();
+}
 
 // Of bfloat16 caches: scores are in units of log2 e, and a weight is cut to bfloat16. Cutting
 // spreads no wider than rounding does, and its bias cancels, as l is the sum of the cut weights.
 struct BFloat16Weights {
+  static constexpr CacheType kCache = CacheType::kBFloat16;
   static constexpr bool kIsBf16 = true;
 
   static FDSPEC_INLINE float scale(float scale) { return scale * 1.44269504f; }
   static FDSPEC_INLINE F16 weight(F16 difference) { return exp2_of_negative(difference); }
-  static FDSPEC_INLINE F16 cut(F16 weight) {
-    const I16 upper = I16::broadcast(static_cast<int32_t>(0xFFFF0000));
-    return (weight.as_int_bits() & upper).as_float_bits();
+  static FDSPEC_INLINE F16 added(F16 weight) { return cut_to_bf16(weight); }
+};
+
+// Of int8 caches: the codes are multiplied as bfloat16, which holds them exactly. What multiplies a
+// value's codes is weight * scale, rounded to bfloat16; l adds weights as they are.
+struct Int8Weights {
+  static constexpr CacheType kCache = CacheType::kInt8;
+  static constexpr bool kIsBf16 = true;
+
+  static FDSPEC_INLINE float scale(float scale) { return BFloat16Weights::scale(scale); }
+  static FDSPEC_INLINE F16 weight(F16 difference) { return BFloat16Weights::weight(difference); }
+  static FDSPEC_INLINE F16 added(F16 weight) { return weight; }
+  // To the nearest, halves up; nothing of a value that has no weight, whose scale may be NaN.
+  static FDSPEC_INLINE F16 scaled(F16 weight, F16 value_scale) {
+    const I16 bits = (weight * value_scale).as_int_bits() + I16::broadcast(0x8000);
+    return select(weight > F16::zero(), cut_to_bf16(bits.as_float_bits()), F16::zero());
   }
 };
+
+template <class Weights>
+inline constexpr bool kHasScales = Weights::kCache == CacheType::kInt8;
 
 // left = left followed by right, for up to kLanes queries. An empty right changes no bit.
 template <class Weights>

@@ -25,6 +25,14 @@ FDSPEC_INLINE F16 rotate_lanes(F16 v) {
   return {_mm512_shuffle_f32x4(v.v, v.v, kShift == 8 ? 0x4E : 0x39)};
 }
 
+// scores[kPartKeys][kTileQueries] of an int8 cache, multiplied by the keys' scales.
+FDSPEC_INLINE void scale_scores(float* scores, const float* key_scales) {
+  for (int key = 0; key < kPartKeys; ++key) {
+    float* row = scores + key * kTileQueries;
+    (F16::load(row) * splat(key_scales[key])).store(row);
+  }
+}
+
 // scores[kPartKeys][kTileQueries]: -inf where a query does not see a key. `visible` is how many
 // keys each query sees.
 FDSPEC_INLINE void mask_scores(float* scores, I16 visible) {
@@ -35,18 +43,20 @@ FDSPEC_INLINE void mask_scores(float* scores, I16 visible) {
   }
 }
 
-template <int kWidth>
+template <int kWidth, class Weights>
 class TileSoftmax {
  public:
-  // scores: [kPartKeys, kTileQueries]
-  explicit FDSPEC_INLINE TileSoftmax(const float* scores) : scores_(scores) {
+  // scores: [kPartKeys, kTileQueries]; value_scales: [kPartKeys] of an int8 cache
+  FDSPEC_INLINE TileSoftmax(const float* scores, const float* value_scales)
+      : scores_(scores), value_scales_(value_scales) {
     if constexpr (kWidth < kLanes) {
 #pragma GCC unroll 32
       for (int vector = 0; vector < kVectors; ++vector) gathered_[vector] = gather(vector);
     }
   }
 
-  // Writes m and l of kWidth queries, and their weights, pairs of keys in a word: [pairs, kWidth].
+  // Writes m and l of kWidth queries, and what multiplies the values, pairs of keys in a word:
+  // [pairs, kWidth].
   FDSPEC_INLINE void run(uint32_t* pairs, float* m, float* l) const {
     const F16 largest = find_largest();
     largest.store(m);
@@ -61,7 +71,7 @@ class TileSoftmax {
         for (int j = 0; j < kStep; ++j) {
           weights[quarter][j] = weight(quarter * kQuarter + i + j, largest);
         }
-        store_pairs(weights[quarter], pairs + (quarter * kQuarter + i) * (kLanes / 2));
+        store_factors(weights[quarter], quarter * kQuarter + i, pairs);
       }
 #pragma GCC unroll 2
       for (int j = 0; j < kStep; ++j) {
@@ -111,7 +121,29 @@ class TileSoftmax {
   }
 
   FDSPEC_INLINE F16 weight(int vector, F16 largest) const {
-    return BFloat16Weights::cut(BFloat16Weights::weight(score(vector) - largest));
+    return Weights::added(Weights::weight(score(vector) - largest));
+  }
+
+  // Of the vectors from `first` on, as many as store_pairs takes.
+  FDSPEC_INLINE void store_factors(const F16* weights, int first, uint32_t* pairs) const {
+    uint32_t* words = pairs + first * (kLanes / 2);
+    if constexpr (!kHasScales<Weights>) {
+      store_pairs(weights, words);
+    } else if constexpr (kWidth == kLanes) {
+      const F16 factors[2] = {Weights::scaled(weights[0], splat(value_scales_[first])),
+                              Weights::scaled(weights[1], splat(value_scales_[first + 1]))};
+      store_pairs(factors, words);
+    } else {
+      const F16 factor = Weights::scaled(weights[0], spread_scales(first));
+      store_pairs(&factor, words);
+    }
+  }
+
+  // The scales of a vector's keys, each for kWidth queries.
+  FDSPEC_INLINE F16 spread_scales(int vector) const {
+    const __m512i key_of_lane = _mm512_srli_epi32(I16::iota().v, kWidth == 8 ? 3 : 2);
+    const __m512 scales = F16::load_partial(value_scales_ + vector * kKeys, kKeys).v;
+    return {_mm512_permutexvar_ps(key_of_lane, scales)};
   }
 
   // The words of two vectors of one key each, or of one vector of more keys.
@@ -143,6 +175,7 @@ class TileSoftmax {
   }
 
   const float* scores_;
+  const float* value_scales_;
   F16 gathered_[kWidth < kLanes ? kVectors : 1];
 };
 
@@ -159,10 +192,10 @@ FDSPEC_INLINE void transpose_pairs(const uint32_t* pairs, uint16_t* weights) {
   }
 }
 
-template <int kWidth>
-FDSPEC_INLINE void softmax_tile(const float* scores, uint32_t* pairs, uint16_t* weights,
-                                States states) {
-  TileSoftmax<kWidth>(scores).run(pairs, states.m, states.l);
+template <int kWidth, class Weights>
+FDSPEC_INLINE void softmax_tile(const float* scores, const float* value_scales, uint32_t* pairs,
+                                uint16_t* weights, States states) {
+  TileSoftmax<kWidth, Weights>(scores, value_scales).run(pairs, states.m, states.l);
   transpose_pairs<kWidth>(pairs, weights);
 }
 

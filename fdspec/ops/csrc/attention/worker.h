@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What one slice does of a step of attention, whatever computes a part. A class Part has
 //
-//   using Weights                           FloatWeights or BFloat16Weights
+//   using Weights                           FloatWeights, BFloat16Weights or Int8Weights
 //   load_queries(item)                      before the parts of an item
 //   attend(item, keys, rows, target)        folds the states of these rows over the keys into
 //   target write(o, factor, out)                   o * factor in the order of the output

@@ -64,6 +64,11 @@ struct I16 {
     return {_mm256_maskload_epi32(p, lane_mask(0, count)),
             _mm256_maskload_epi32(p + 8, lane_mask(8, count))};
   }
+  // Sixteen int8.
+  static FDSPEC_INLINE I16 load_int8(const int8_t* p) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return {_mm256_cvtepi8_epi32(bytes), _mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8))};
+  }
   // 0, 1, ..., 15
   static FDSPEC_INLINE I16 iota() {
     return {_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7),

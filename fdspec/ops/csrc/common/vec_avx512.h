@@ -40,6 +40,10 @@ struct I16 {
   static FDSPEC_INLINE I16 load_partial(const int32_t* p, int count) {
     return {_mm512_maskz_loadu_epi32(M16::first(count).v, p)};
   }
+  // Sixteen int8.
+  static FDSPEC_INLINE I16 load_int8(const int8_t* p) {
+    return {_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+  }
   // 0, 1, ..., 15
   static FDSPEC_INLINE I16 iota() {
     return {_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)};

@@ -63,6 +63,10 @@ struct I16 {
   static FDSPEC_INLINE I16 load_partial(const int32_t* p, int count) {
     return each_lane<I16>([=](int i) { return i < count ? p[i] : 0; });
   }
+  // Sixteen int8.
+  static FDSPEC_INLINE I16 load_int8(const int8_t* p) {
+    return each_lane<I16>([=](int i) { return int32_t{p[i]}; });
+  }
   // 0, 1, ..., 15
   static FDSPEC_INLINE I16 iota() {
     return each_lane<I16>([](int i) { return i; });

@@ -45,9 +45,8 @@ void rotate_append(const RotateAppendArgs& args, Slice slice) {
     const int64_t entry = cache.offset(block, head - shape.num_heads, in_block);
     alignas(64) float key[kMaxHeadDim];
     turn(args, args.key_norm, row, source, key);
-    write_entry(key, shape.head_dim, cache.is_bf16, cache.key, entry);
-    write_entry(source + shape.num_kv_heads * dim, shape.head_dim, cache.is_bf16, cache.value,
-                entry);
+    write_entry(key, cache, cache.key, entry);
+    write_entry(source + shape.num_kv_heads * dim, cache, cache.value, entry);
   }
 }
 
