@@ -6,6 +6,8 @@ them, by the float32 model and by every format. Mean divergence (KL, in nats) an
 positions with the same most likely token say how alike the predictions are.
 
     python -m benchmarks.bench_accuracy --output accuracy.json --plot accuracy.png
+    python -m benchmarks.bench_accuracy --quantizations none as-stored \\
+        --kv-cache-dtype bfloat16 int8
 
 llama.cpp is measured against the same float32 predictions, with GGUF files of the same weights:
 
@@ -17,6 +19,7 @@ llama.cpp is measured against the same float32 predictions, with GGUF files of t
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 import tempfile
 from collections.abc import Sequence
@@ -90,7 +93,12 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--model", default=MODEL, help="folder or GGUF file")
     parser.add_argument("--quantizations", nargs="*", default=FORMATS, help="weight formats")
-    parser.add_argument("--kv-cache-dtype", default="bfloat16", help="of all but the reference")
+    parser.add_argument(
+        "--kv-cache-dtype",
+        nargs="+",
+        default=["bfloat16"],
+        help="of all but the reference; each format is measured with each of them",
+    )
     parser.add_argument("--text", type=Path, default=CORPUS, help="default: bundled, 42,927 tokens")
     parser.add_argument("--window", type=count, default=512, help="tokens read at once")
     parser.add_argument("--num-windows", type=count, help="default: all of the text")
@@ -136,11 +144,11 @@ def compare_formats(
         reference = OfflineRunner(options.model, REFERENCE, window, "float32")
         stack.callback(reference.close)
         runners = {}
-        for name in options.quantizations:
+        for name, dtype in itertools.product(options.quantizations, options.kv_cache_dtype):
             quantization = None if name == AS_STORED else name
-            runner = OfflineRunner(options.model, quantization, window, options.kv_cache_dtype)
+            runner = OfflineRunner(options.model, quantization, window, dtype)
             stack.callback(runner.close)
-            runners[name] = runner
+            runners[name if len(options.kv_cache_dtype) == 1 else f"{name}, {dtype} KV"] = runner
         file = None
         if reference_path is not None:
             file = ReferenceFile(reference_path, windows, reference.config.vocab_size)

@@ -145,7 +145,8 @@ def build_cases(config: ModelConfig, options: argparse.Namespace) -> tuple[list[
         if "sampling" in options.groups and rows <= 64:
             cases += sampling_cases(config, rows)
     if "attention" in options.groups:
-        cases += attention_cases(config, options.contexts)
+        for dtype in options.kv_cache_dtype:
+            cases += attention_cases(config, options.contexts, dtype)
     return cases, all_weights[0].num_bytes
 
 
@@ -214,6 +215,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--rows", type=count, nargs="+", default=(1, 6, 64, 256))
     parser.add_argument("--contexts", type=int, nargs="+", default=(128, 1024, 4096))
+    parser.add_argument(
+        "--kv-cache-dtype", nargs="+", default=("bfloat16", "int8"), help="caches of attention"
+    )
     parser.add_argument("--groups", nargs="+", choices=GROUPS, default=GROUPS)
     parser.add_argument("--threads", type=count, help="default: all processors")
     parser.add_argument("--isa", type=isa, help="instruction set level; default: the best")

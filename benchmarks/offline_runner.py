@@ -28,7 +28,7 @@ class OfflineRunner:
         path: model folder or GGUF file.
         quantization: weight format; None as the checkpoint has it.
         num_slots: tokens that the cache must hold, in all sequences together.
-        kv_cache_dtype: "bfloat16" or "float32".
+        kv_cache_dtype: "bfloat16", "float32" or "int8".
     """
 
     def __init__(

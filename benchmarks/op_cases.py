@@ -149,10 +149,13 @@ def linear_cases(weights: Weights, rows: int) -> Iterator[Case]:
     )
 
 
-def attention_cases(config: ModelConfig, contexts: Sequence[int]) -> Iterator[Case]:
+def attention_cases(
+    config: ModelConfig, contexts: Sequence[int], kv_cache_dtype: str
+) -> Iterator[Case]:
     """Decode (1 row), verify (6 rows), a chunk (256 rows), decode of 8 sequences, and of sequences
     that begin with the same blocks.
     """
+    case = partial(_attention_case, config, kv_cache_dtype)
     for context in contexts:
         for label, sequences, rows in (
             ("decode", 1, 1),
@@ -160,11 +163,11 @@ def attention_cases(config: ModelConfig, contexts: Sequence[int]) -> Iterator[Ca
             ("chunk", 1, 256),
             ("decode of 8 sequences", 8, 1),
         ):
-            yield _attention_case(config, f"{label}, {rows} rows", sequences, rows, context)
+            yield case(f"{label}, {rows} rows", sequences, rows, context)
     for sequences in (1, 8, 32):
         label = f"decode of {sequences} that share {SHARED_TOKENS}"
         context = SHARED_TOKENS + BLOCK_SIZE
-        yield _attention_case(config, label, sequences, 1, context, num_shared=SHARED_TOKENS)
+        yield case(label, sequences, 1, context, num_shared=SHARED_TOKENS)
 
 
 def rowwise_cases(config: ModelConfig, weights: Weights, rows: int) -> Iterator[Case]:
@@ -226,6 +229,7 @@ def random_floats(*shape: int) -> NDArray[np.float32]:
 
 def _attention_case(
     config: ModelConfig,
+    kv_cache_dtype: str,
     label: str,
     sequences: int,
     rows: int,
@@ -236,7 +240,7 @@ def _attention_case(
     slots = context + rows
     blocks = -(-slots // BLOCK_SIZE)
     layout = KVCacheLayout(
-        config.num_layers, config.num_kv_heads, config.head_dim, BLOCK_SIZE, "bfloat16"
+        config.num_layers, config.num_kv_heads, config.head_dim, BLOCK_SIZE, kv_cache_dtype
     )
     cache = KVCache(layout, sequences * blocks)
     all_slots = np.arange(sequences * blocks * BLOCK_SIZE, dtype=np.int64)
@@ -256,11 +260,11 @@ def _attention_case(
             query, layer.key, layer.value, table, splits, contexts, parents, config.head_dim**-0.5
         )
 
-    entry_bytes = 2 * 2 * config.num_kv_heads * config.head_dim
-    read_bytes = (num_shared + sequences * (slots - num_shared)) * entry_bytes
+    token_bytes = layout.block_bytes // (config.num_layers * BLOCK_SIZE)
+    read_bytes = (num_shared + sequences * (slots - num_shared)) * token_bytes
     seen = sequences * (rows * context + rows * (rows + 1) // 2)
     return Case(
-        "attention",
+        f"attention {kv_cache_dtype}",
         f"{label} after {context}",
         read_bytes + 2 * query.nbytes,
         2 * 2 * seen * config.num_heads * config.head_dim,

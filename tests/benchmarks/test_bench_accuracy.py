@@ -115,6 +115,17 @@ def test_formats_of_the_demo_model(tmp_path, smollm2_path, capsys) -> None:
     assert "as-stored" in capsys.readouterr().out
 
 
+def test_types_of_the_cache_beside_each_other(tmp_path, smollm2_path) -> None:
+    output = tmp_path / "accuracy.json"
+    options = ["--model", str(smollm2_path), "--window", "32", "--num-windows", "2"]
+    options += ["--quantizations", "none", "--kv-cache-dtype", "float32", "bfloat16", "int8"]
+    bench_accuracy.main([*options, "--output", str(output)])
+    formats = json.loads(output.read_text())["formats"]
+    costs = [formats[f"none, {name} KV"]["mean_kl"] for name in ("float32", "bfloat16", "int8")]
+    assert costs[0] == 0.0
+    assert 0 < costs[1] < costs[2] < 0.01
+
+
 def test_a_text_that_is_too_short(tmp_path, smollm2_path) -> None:
     text = tmp_path / "short.txt"
     text.write_text("one two three")
