@@ -115,8 +115,11 @@ class CacheConfig:
     num_gpu_blocks_override: int | None = option(
         None, minimum=1, help="Number of KV blocks, instead of a share of the memory."
     )
-    kv_cache_dtype: Literal["bfloat16", "float32"] = option(
-        "bfloat16", help="Type of the cached keys and values."
+    kv_cache_dtype: Literal["bfloat16", "float32", "int8"] = option(
+        "bfloat16",
+        help="Type of the cached keys and values. int8 has a scale for each token and head and "
+        "takes about half the memory (head_dim + 4 bytes for 2 * head_dim); docs/benchmarks.md has "
+        "what it costs in accuracy.",
     )
     enable_prefix_caching: bool = option(
         True,

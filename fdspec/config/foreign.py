@@ -27,9 +27,22 @@ UNAVAILABLE_METHODS = (
     *("eagle3", "medusa", "mlp_speculator", "lookahead", "la"),
 )
 VALUE_ALIASES = {
-    "kv_cache_dtype": {"auto": "bfloat16", "bf16": "bfloat16", "fp32": "float32"},
+    "kv_cache_dtype": {
+        **{"auto": "bfloat16", "bf16": "bfloat16", "fp32": "float32"},
+        "int8_per_token_head": "int8",
+    },
     "quantization": {"bf16": "bfloat16"},
     f"{SPECULATIVE}.verify_strategy": {"target_sampling": "target_match"},
+}
+# Values that others have and fdspec has not, and the nearest one that it has.
+NEAREST_VALUES = {
+    "kv_cache_dtype": dict.fromkeys(
+        (
+            *("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_per_token_head", "block_wise_fp8"),
+            *("float8_e4m3fn", "float8_e4m3fn_zp", "int8_zp", "int4_zp"),
+        ),
+        "int8",
+    ),
 }
 OFF_VALUES = (None, False, "off", "none", "null", "", "false")
 
@@ -243,7 +256,7 @@ def _vllm_engine_keys() -> dict[str, ForeignKey]:
         **_each("async_scheduling num_scheduler_steps", _warn("one step at a time", False, 1)),
         "max_seq_len_to_capture": _warn("a step program has no largest length"),
         **_each("compilation_config optimization_level", _warn(f"see {GRAPH}")),
-        "calculate_kv_scales": _warn("the KV cache is not scaled", False),
+        "calculate_kv_scales": _warn("an int8 KV cache is scaled as it is written", False),
         # Older flags of speculation.
         "speculative_model": _same(f"{SPECULATIVE}.method", _model_as_method, _NO_DRAFTING_MODEL),
         "num_speculative_tokens": _same(f"{SPECULATIVE}.num_speculative_tokens"),

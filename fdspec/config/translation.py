@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from fdspec.config.foreign import (
     METHOD_ALIASES,
+    NEAREST_VALUES,
     OFF_VALUES,
     SPECULATIVE,
     UNAVAILABLE_METHODS,
@@ -77,6 +78,11 @@ def _own_value(setting: Setting) -> Setting:
     text = setting.value.strip().lower()
     if setting.name == f"{SPECULATIVE}.method":
         return setting.with_value(_method(setting, text.replace("-", "_")))
+    if nearest := NEAREST_VALUES.get(setting.name, {}).get(text):
+        raise ConfigError(
+            f"{setting.where}: {setting.value} is not available in this version; "
+            f"the nearest is {nearest}"
+        )
     aliases = VALUE_ALIASES.get(setting.name, {})
     return setting.with_value(aliases[text]) if text in aliases else setting
 

@@ -6,6 +6,7 @@ YAML and JSON values must have the right type already; text from a command line 
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Mapping
 
@@ -179,4 +180,5 @@ def _complaint(option: Option, setting: Setting) -> str:
         return f"{text} (a text)"
     if value is True and setting.is_text:
         return f"{setting.where}: needs a value: {option.allowed}"
-    return text
+    near = difflib.get_close_matches(str(value).lower(), option.choices or (), n=1)
+    return f"{text}; did you mean {near[0]}?" if near else text

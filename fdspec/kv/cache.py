@@ -17,10 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fdspec.core.errors import ConfigError
+from fdspec.utils.int8_entries import SCALE_BYTES
 
 _DTYPES: dict[str, np.dtype[Any]] = {
     "bfloat16": np.dtype(np.uint16),
     "float32": np.dtype(np.float32),
+    "int8": np.dtype(np.int8),
 }
 
 
@@ -28,7 +30,9 @@ class LayerCache(NamedTuple):
     """Cached keys and values of one layer.
 
     Attributes:
-        key: [blocks, kv_heads, block_size, head_dim] float32, or bfloat16 as uint16.
+        key: [blocks, kv_heads, block_size, head_dim] float32, or bfloat16 as uint16; or
+            [blocks, kv_heads, block_size, head_dim + 4] int8: codes and the bytes of their float32
+            scale (utils.int8_entries). So a block is one run of bytes, scales included.
         value: the same.
     """
 
@@ -43,7 +47,7 @@ class KVCacheLayout:
     Attributes:
         num_layers, num_kv_heads, head_dim: of the model.
         block_size: tokens in a block.
-        dtype: "bfloat16" or "float32".
+        dtype: "bfloat16", "float32" or "int8".
     """
 
     num_layers: int
@@ -59,10 +63,20 @@ class KVCacheLayout:
             )
 
     @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """Of the views; bfloat16 is uint16."""
+        return _DTYPES[self.dtype]
+
+    @property
+    def entry_size(self) -> int:
+        """Elements of the views that a key or value of one token and head takes."""
+        return self.head_dim + (SCALE_BYTES if self.dtype == "int8" else 0)
+
+    @property
     def block_bytes(self) -> int:
-        """Memory that one block takes over all layers, keys and values."""
-        values = self.num_layers * 2 * self.num_kv_heads * self.block_size * self.head_dim
-        return values * _DTYPES[self.dtype].itemsize
+        """Memory that one block takes over all layers, keys and values, scales included."""
+        entries = self.num_layers * 2 * self.num_kv_heads * self.block_size
+        return entries * self.entry_size * self.numpy_dtype.itemsize
 
 
 class KVCache:
@@ -101,9 +115,9 @@ class KVCache:
             num_blocks,
             layout.num_kv_heads,
             layout.block_size,
-            layout.head_dim,
+            layout.entry_size,
         )
-        values = arena.view(_DTYPES[layout.dtype]).reshape(shape)
+        values = arena.view(layout.numpy_dtype).reshape(shape)
         self.layers = tuple(LayerCache(layer[0], layer[1]) for layer in values)
 
     def copy_blocks(self, copies: Iterable[tuple[int, int]]) -> None:

@@ -92,8 +92,8 @@ class Attention(nn.Layer):
             residual: [rows, hidden] float32.
             positions: [rows] int32.
             metadata: of the step.
-            cache: keys and values of this layer, [blocks, kv_heads, block_size, head_dim]; this
-                step's rows are written into them.
+            cache: keys and values of this layer as ops.append_paged_kv takes them; this step's
+                rows are written into them.
 
         Returns:
             [rows, hidden] float32.

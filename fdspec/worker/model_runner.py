@@ -28,7 +28,7 @@ def kv_cache_layout(config: ModelConfig, *, block_size: int, dtype: str) -> KVCa
     Args:
         config: the model.
         block_size: tokens in a block.
-        dtype: "bfloat16" or "float32".
+        dtype: "bfloat16", "float32" or "int8".
 
     Raises:
         ConfigError: another dtype.
@@ -49,7 +49,7 @@ class ModelRunner:
         model: as `load_model` gives it.
         num_blocks: blocks of the KV cache.
         block_size: tokens in a block.
-        kv_cache_dtype: "bfloat16" or "float32".
+        kv_cache_dtype: "bfloat16", "float32" or "int8".
         use_step_program: run a step in one call; False calls the layers one by one, with the same
             results.
     """

@@ -198,10 +198,20 @@ def test_graph_optimisation_is_the_step_program(tmp_path):
         ("bf16", "bfloat16"),
         ("BFLOAT16", "bfloat16"),
         ("float32", "float32"),
+        ("int8", "int8"),
+        ("int8_per_token_head", "int8"),
     ],
 )
 def test_spellings_of_the_cache_type(tmp_path, yaml, expected):
     assert load(tmp_path, f"kv_cache_dtype: {yaml}").config.cache.kv_cache_dtype == expected
+
+
+@pytest.mark.parametrize("name", ["fp8", "block_wise_fp8", "fp8_e4m3", "int8_zp"])
+def test_other_types_of_the_cache_are_told_the_nearest(tmp_path, name):
+    with pytest.raises(ConfigError, match=rf"f.yaml:2: kv_cache_dtype: {name} is not available"):
+        load(tmp_path, f"kv_cache_dtype: {name}")
+    with pytest.raises(ConfigError, match="--kv-cache-dtype: .*the nearest is int8$"):
+        load_config(["--model", "m", "--kv-cache-dtype", name])
 
 
 def test_mindie_names(tmp_path):

@@ -62,7 +62,10 @@ def message_for(tmp_path, text, *arguments):
         ("model: m\nenable_chunked_prefill: 1\n", "must be true or false, got 1"),
         ("model: m\ngpu_memory_utilization: 90\n", "must be a number from 0.01 to 1, got 90"),
         ("model: m\ngpu_memory_utilization: .nan\n", "must be a number from 0.01 to 1, got nan"),
-        ("model: m\nkv_cache_dtype: int8\n", "one of bfloat16, float32, got 'int8'"),
+        (
+            "model: m\nkv_cache_dtype: int3\n",
+            "one of bfloat16, float32, int8, got 'int3'; did you mean int8?",
+        ),
         ("model: m\nlogprobs_mode: raw_logits\n", "one of raw_logprobs, got 'raw_logits'"),
         ("model: 5\n", "f:1: model: must be a text, got 5"),
         ("model: ''\n", "model must not be empty (model: f:1)"),
@@ -243,7 +246,7 @@ def test_dataclasses_check_themselves():
     with pytest.raises(ConfigError, match="block_size must be an integer from 1 to 1024, got 0"):
         CacheConfig(block_size=0)
     with pytest.raises(ConfigError, match="kv_cache_dtype must be one of bfloat16, float32"):
-        CacheConfig(kv_cache_dtype="int8")  # type: ignore[arg-type]
+        CacheConfig(kv_cache_dtype="int3")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """No drafter, batch, chunking or preemption changes a token of a real model.
 
+Models: random ones of each architecture with float32 caches, and the demo model with bfloat16 and
+with int8 ones.
+
 Requests: greedy and seeded sampling with every processor and every way to stop. Each test compares
 at least MIN_TOKENS tokens, with no tolerance, logprobs included. The quick suite runs a sample (29
 comparisons, more than 10,000 tokens), the full suite a thousand (400,000 tokens).
@@ -26,7 +29,8 @@ from tests.models.oracle import make_tiny
 SETTINGS = [Setting(*values) for values in itertools.product((1, 7, 16), (16, 64, 256), (9, 200))]
 MIN_TOKENS = 250
 TINY = {"llama": "wint4_g32", "qwen2": "wint8", "qwen3": "none"}
-WORLDS = ["smollm2", *TINY]
+REAL = {"smollm2": "bfloat16", "smollm2-int8": "int8"}
+WORLDS = [*REAL, *TINY]
 DRAFTERS = sorted(all_drafters({}, 100, eos_id=2, stop_id=7, length=1))
 
 
@@ -37,11 +41,11 @@ def worlds(smollm2_path, tmp_path_factory):
 
     def get(name):
         if name not in built:
-            if name == "smollm2":
+            if name in REAL:
                 params = sampling_cases(
                     max_tokens=16, stop_ids=(284, 198), stop=(" the", "\n\n"), ids=range(260, 272)
                 )
-                built[name] = real_world(smollm2_path, params)
+                built[name] = real_world(smollm2_path, params, kv_cache_dtype=REAL[name])
             else:
                 folder = tmp_path_factory.mktemp(name)
                 make_tiny(name, folder)

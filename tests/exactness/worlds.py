@@ -97,8 +97,10 @@ class World:
         )
 
 
-def real_world(path: Path, params: dict[str, SamplingParams]) -> World:
-    """The demo model as it is stored: 4-bit weights, bfloat16 cache."""
+def real_world(
+    path: Path, params: dict[str, SamplingParams], *, kv_cache_dtype: str = "bfloat16"
+) -> World:
+    """The demo model as it is stored, with 4-bit weights."""
     tokenizer: Tokenizer = load_tokenizer(path)
     submits = [
         Submit(name, tuple(tokenizer.encode(TEXTS[index % len(TEXTS)])), values)
@@ -106,7 +108,7 @@ def real_world(path: Path, params: dict[str, SamplingParams]) -> World:
     ]
     model = load_model(path, ModelOptions(quantization=None, max_model_len=MAX_MODEL_LEN))
     eos_id = next(iter(tokenizer.eos_ids))
-    return World(model, tokenizer.token_bytes(), eos_id, submits, "bfloat16")
+    return World(model, tokenizer.token_bytes(), eos_id, submits, kv_cache_dtype)
 
 
 def tiny_world(folder: Path, params: dict[str, SamplingParams], *, quantization: str) -> World:

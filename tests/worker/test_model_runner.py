@@ -19,6 +19,7 @@ NUMERICS = [
     (None, "bfloat16"),
     ("wint8", "bfloat16"),
     ("wint4_g32", "float32"),
+    ("wint4_g32", "int8"),
 ]
 
 
