@@ -219,9 +219,8 @@ def test_errors_name_the_argument() -> None:
     with pytest.raises(ValueError, match="^destination_slots"):
         compact_kv(key_cache, value_cache, slots, slots[:1])
     with pytest.raises(ValueError, match="^key_cache: an int8 entry has head_dim codes and"):
-        append_paged_kv(
-            *[np.zeros((2, 1, 0), np.float32)] * 2, *[np.zeros((1, 1, 4, 4), np.int8)] * 2, slots
-        )
+        scales_only = np.zeros((1, KV_HEADS, 4, 4), np.int8)
+        append_paged_kv(key, value, scales_only, scales_only, slots)
     key_cache.flags.writeable = False
     with pytest.raises(ValueError, match="^key_cache: is read-only"):
         append_paged_kv(key, value, key_cache, value_cache, slots)
