@@ -30,7 +30,8 @@ SETTINGS = [Setting(*values) for values in itertools.product((1, 7, 16), (16, 64
 MIN_TOKENS = 250
 TINY = {"llama": "wint4_g32", "qwen2": "wint8", "qwen3": "none"}
 REAL = {"smollm2": "bfloat16", "smollm2-int8": "int8"}
-WORLDS = [*REAL, *TINY]
+WORLDS = ["smollm2", *TINY]
+ALL_WORLDS = [*REAL, *TINY]
 DRAFTERS = sorted(all_drafters({}, 100, eos_id=2, stop_id=7, length=1))
 
 
@@ -99,6 +100,13 @@ def test_ngram(worlds, length):
         check(worlds(name), proposer, [SETTINGS[(7 * index + length) % 18]])
 
 
+def test_int8_cache(worlds):
+    """Chains with preemption and chunks, then trees; greedy and sampled, as everywhere."""
+    world = worlds("smollm2-int8")
+    assert check(world, NgramProposer(5, min_ngram_size=1), [Setting(7, 64, 9)]) > 0
+    check(world, adversary(world, "tree", 4), [Setting(16, 16, 200)])
+
+
 MEMBERS = ("suffix", "memory", "ngram")
 HYBRID = SpeculativeConfig(
     method="hybrid", proposers=tuple(SpeculativeConfig(method=name) for name in MEMBERS)
@@ -156,7 +164,7 @@ def test_methods_under_many_settings(worlds, name, method):
 
 @pytest.mark.full
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", ALL_WORLDS)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_adversaries_under_many_settings(worlds, name, drafter):
     world = worlds(name)
@@ -167,7 +175,7 @@ def test_adversaries_under_many_settings(worlds, name, drafter):
 
 @pytest.mark.full
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", ALL_WORLDS)
 @pytest.mark.parametrize("length", range(1, 9))
 def test_ngram_under_many_settings(worlds, name, length):
     proposer = NgramProposer(length, min_ngram_size=1)
