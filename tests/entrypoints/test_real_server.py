@@ -356,3 +356,27 @@ def test_two_storms_need_the_memory_of_one(server, http):
     storm(server, 200, seed=3)
     wait_idle(http)
     assert private_kib() - before < 16 * 1024
+
+
+def test_a_cleared_cache_computes_the_prompt_again(http: httpx.Client) -> None:
+    prompt = "One day the miller walked up the hill, and " * 30
+
+    def ask() -> tuple[list[int], int]:
+        answer = complete(http, prompt, return_token_ids=True, temperature=0, max_tokens=8)
+        cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return answer["choices"][0]["token_ids"], cached
+
+    http.post("/v1/cache/clear")
+    tokens, cached = ask()
+    assert cached == 0
+    again, cached = ask()
+    assert cached > 0 and again == tokens
+    assert http.post("/v1/cache/clear").json()["num_blocks"] > 0
+    assert ask() == (tokens, 0)
+
+
+def test_a_pause_ends(http: httpx.Client) -> None:
+    assert http.post("/v1/pause").json()["is_paused"]
+    assert http.post("/v1/completions", json={"prompt": "hi"}).status_code == 503
+    http.post("/v1/resume")
+    complete(http, "hi", max_tokens=2)
