@@ -166,7 +166,7 @@ class SchedulerConfig:
         minimum=0.1,
         help="Milliseconds that a step should take at most while sequences decode: prompts get as "
         "many tokens as fit into that time, by the measured times of earlier steps, and never "
-        "fewer than 16. Bounds the time between two tokens of a stream. Default: no limit.",
+        "fewer than 4. Bounds the time between two tokens of a stream. Default: no limit.",
     )
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ from fdspec.scheduler.budget import fair_shares
 from fdspec.scheduler.residents import Residents
 from fdspec.scheduler.step_time import StepLoad, StepTime
 
-LEAST_ROWS = 16
+LEAST_ROWS = 4
 """Prompt rows that a step may always have: a time limit slows prompts down, it never stops them."""
 
 

@@ -104,8 +104,8 @@ def test_a_step_takes_no_longer_than_its_limit():
 
 
 def test_a_limit_that_cannot_be_met_slows_prompts_down_but_never_stops_them():
-    rows, _ = run_beside_decoding(num_steps=400, max_step_ms=1.0)
-    assert set(rows) == {LEAST_ROWS} and sum(rows) == 4000
+    rows, _ = run_beside_decoding(num_steps=100, max_step_ms=1.0)
+    assert rows == [LEAST_ROWS] * 100
 
 
 def test_without_streams_nobody_waits_and_there_is_no_limit():
