@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fdspec.core import FinishReason
+from fdspec.scheduler.prompt_rows import PrefillLimits
 from fdspec.spec_decode.adaptive import AdaptiveProposer
 from fdspec.spec_decode.naive import NaiveProposer
 from fdspec.spec_decode.ngram import NgramProposer
@@ -67,6 +68,14 @@ def test_the_requests_end_in_every_way(world):
 def test_plain_decoding_under_every_setting(world):
     _, num_preempted, num_accepted = check(world, NaiveProposer(), SETTINGS)
     assert num_preempted > 0 and num_accepted == 0
+
+
+@pytest.mark.parametrize("max_step_ms", [None, 0.05])
+def test_prompts_under_way_together_and_time_limits(world, max_step_ms):
+    """How long steps really take decides about the chunks here, and about no token."""
+    limits = PrefillLimits(max_partial=3, max_long=1, long_threshold=20, max_step_ms=max_step_ms)
+    for drafter in (NaiveProposer(), NgramProposer(3)):
+        check(world, drafter, SETTINGS[::4], prefill=limits)
 
 
 @pytest.mark.parametrize("name", DRAFTERS)

@@ -11,6 +11,7 @@ from fdspec.engine.engine import Engine
 from fdspec.engine.stats import EngineMonitor
 from fdspec.kv.block_pool import BlockPool
 from fdspec.scheduler.batch import BatchScheduler
+from fdspec.scheduler.prompt_rows import PrefillLimits
 from fdspec.scheduler.topic import InProcessTopic
 from fdspec.spec_decode.verifier import SpeculativeVerifier
 from tests.fakes.exactness import Setting
@@ -35,6 +36,7 @@ def make_fake_engine(
     verify_strategy: str = "target_match",
     accept_policy: str = "normal",
     max_draft_rows: int = 64,
+    prefill: PrefillLimits | None = None,
 ) -> Engine:
     """An engine whose model is a FakeRunner."""
     pool = BlockPool(setting.num_blocks, BLOCK_SIZE)
@@ -45,6 +47,7 @@ def make_fake_engine(
         max_num_batched_tokens=setting.max_num_batched_tokens,
         max_model_len=MAX_MODEL_LEN,
         max_draft_rows=max_draft_rows,
+        prefill=prefill or PrefillLimits(),
     )
     verifier = SpeculativeVerifier(
         vocab_size=VOCAB_SIZE,
