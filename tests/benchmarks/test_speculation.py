@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmarks of speculation: their prompts, the cost of drafts, and what they print."""
+
+from benchmarks.bench_propose import METHODS as PROPOSERS
+from benchmarks.bench_propose import measure, word_ids
+from benchmarks.bench_spec import METHODS, Result, show
+from benchmarks.report import Spread
+from benchmarks.workloads import prompts_by_kind
+from fdspec.config import config_from_options
+
+
+def test_prompts_of_every_kind_are_whole():
+    kinds = prompts_by_kind()
+    assert {"extractive", "rag", "json", "code", "chat"} == kinds.keys()
+    assert all(len(prompts) >= 8 for prompts in kinds.values())
+    prompts = [prompt for kind in kinds.values() for prompt in kind]
+    assert len(set(prompts)) == len(prompts) >= 40
+    for name in ("garden", "ferry", "museum", "battery", "recipe"):
+        assert not any(f"{{{name}}}" in prompt for prompt in prompts)
+    assert "The ferry Aurora crosses" in kinds["extractive"][1]
+
+
+def test_the_cost_of_a_draft():
+    assert len(word_ids(50_000)) == 50_000
+    for make in PROPOSERS.values():
+        cost = measure(make, 300, num_drafts=20, rounds=2)
+        assert cost.propose_us.low > 0.0
+        assert cost.follow_us > 0.0
+
+
+def test_every_method_is_a_configuration():
+    for config in METHODS.values():
+        loaded = config_from_options({"model": "m", "speculative_config": config})
+        assert loaded.warnings == ()
+
+
+def test_the_table(capsys):
+    one = Spread.of([1.0, 2.0, 3.0])
+    show({"suffix": {"json": Result(one, one, one, 3.25, 0.5, [(4, 2)], 8)}})
+    line = capsys.readouterr().out.splitlines()[1]
+    assert line.split() == [
+        *("suffix,", "json", "2", "(1", "..", "3)", "2", "(1", "..", "3)"),
+        *("2", "(1", "..", "3)", "3.25", "50", "%"),
+    ]
