@@ -103,10 +103,11 @@ class SuffixTree:
         """The most probable paths after a growing text, merged into a tree. Does not modify.
 
         The longest match of at most max_depth - max_tokens tokens (and at least one) counts, so
-        that a whole path fits in after it. A match of m tokens is believed with probability
-        m / (m + 1), and what is left goes to the match of m - 1. Paths come in the order of their
-        probability (ties: longer match, earlier parent, lower id) until there are max_tokens or it
-        is below min_probability.
+        that a whole path fits in after it. That a match of m tokens leads to a path of
+        d tokens is believed with m / (m + d), times the share of each branch taken; what is left of
+        the first token goes to the match of m - 1. Paths come in the order of their probability
+        (ties: longer match, earlier parent, lower id) until there are max_tokens or it is below
+        min_probability.
         """
         return TreeDraft(*self._tree.draft_tree(text, max_tokens, min_probability))
 
@@ -192,10 +193,10 @@ class ReferenceSuffixTree:
         most = min(max(self._max_depth - max_tokens, 1), len(tokens))
         contexts = [tokens[len(tokens) - m :] for m in range(1, most + 1)]
         longest = max((len(c) for c in contexts if self._followers(c)), default=0)
-        # (-probability, -match, parent, token, string that the path follows)
-        open_paths: list[tuple[float, int, int, int, list[int]]] = []
+        # (-probability, -match, parent, token, weight, string that the path follows)
+        open_paths: list[tuple[float, int, int, int, float, list[int]]] = []
 
-        def open_children(context: list[int], probability: float, match: int, parent: int) -> None:
+        def open_children(context: list[int], weight: float, match: int, parent: int) -> None:
             followers = self._followers(context)
             if len(followers) > MAX_BRANCHES:
                 best = min(followers, key=lambda t: (-followers[t], t))
@@ -204,29 +205,30 @@ class ReferenceSuffixTree:
             else:
                 shares = {t: f / sum(followers.values()) for t, f in followers.items()}
             for token, share in shares.items():
-                if probability * share >= min_probability:
-                    open_paths.append((-probability * share, -match, parent, token, context))
+                probability = weight * share * match / len([*context, token])
+                if probability >= min_probability:
+                    path = (-probability, -match, parent, token, weight * share, context)
+                    open_paths.append(path)
 
         left = 1.0
         for match in range(longest, 0, -1):
             if left < min_probability:
                 break
-            belief = match / (match + 1)
-            open_children(contexts[match - 1], left * belief, match, -1)
-            left *= 1.0 - belief
+            open_children(contexts[match - 1], left, match, -1)
+            left /= match + 1
         rows: list[tuple[int, int]] = []
         score = 0.0
         while open_paths:
             path = min(open_paths)
             open_paths.remove(path)
-            negative, negative_match, parent, token, context = path
+            negative, negative_match, parent, token, weight, context = path
             if (parent, token) not in rows:
                 if len(rows) >= max_tokens:
                     break
                 rows.append((parent, token))
                 score -= negative
             row = rows.index((parent, token))
-            open_children([*context, token], -negative, -negative_match, row)
+            open_children([*context, token], weight, -negative_match, row)
         return _as_draft([t for _, t in rows], [p for p, _ in rows], score, longest)
 
     def _followers(self, context: list[int]) -> dict[int, int]:

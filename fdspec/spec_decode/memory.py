@@ -20,7 +20,7 @@ SOURCE = "memory"
 BRANCH_LENGTH = 32
 """Most tokens of a match and a branch after it."""
 
-_MIN_PROBABILITY = 0.1
+_MIN_PROBABILITY = 0.2
 
 
 class MemoryProposer:

@@ -3,10 +3,13 @@
 
 from benchmarks.bench_propose import METHODS as PROPOSERS
 from benchmarks.bench_propose import measure, word_ids
+from benchmarks.bench_replay import Answer, Counts, accepted, replay
 from benchmarks.bench_spec import METHODS, Result, show
 from benchmarks.report import Spread
 from benchmarks.workloads import prompts_by_kind
+from fdspec import SamplingParams
 from fdspec.config import config_from_options
+from fdspec.spec_decode.ngram import NgramProposer
 
 
 def test_prompts_of_every_kind_are_whole():
@@ -42,3 +45,17 @@ def test_the_table(capsys):
         *("suffix,", "json", "2", "(1", "..", "3)", "2", "(1", "..", "3)"),
         *("2", "(1", "..", "3)", "3.25", "50", "%"),
     ]
+
+
+def test_a_replayed_answer_is_counted_as_a_real_run_would_be():
+    counts = Counts()
+    answer = Answer([1, 2, 3, 4, 5, 6, 7, 8], [1, 2, 3, 4, 9, 5, 6])
+    replay(NgramProposer(2), answer, SamplingParams(), ("r", 0), counts)
+    # 1 | 2 | 3 4 (9) | 5 | 6: the first comes with the prompt's step, the last has no draft left.
+    assert counts == Counts(num_tokens=6, num_steps=4, num_rows=2, num_accepted=2)
+    assert str(counts) == "1.50 (100 %, x1.42)"
+
+
+def test_accepted_rows_of_a_tree():
+    assert accepted([5, 6, 7, 8], [-1, -1, 1, 2], [6, 7, 9]) == [1, 2]
+    assert accepted([5, 6], [-1, 0], [6]) == []

@@ -59,8 +59,9 @@ def test_tree_by_hand() -> None:
     assert draft.tokens.tolist() == [3, 6, 4, 5]
     assert draft.parents.tolist() == [-1, -1, 0, 0]
     assert draft.match_length == 2
-    # Of the match of two tokens (believed with 2/3) 2/3 go on with 3, and half of these with 4.
-    assert draft.score == pytest.approx(2 / 3 * (2 / 3 + 1 / 3 + 1 / 3 + 1 / 3))
+    # Two thirds go on with 3, and half of these with 4. A path of one token after a match of two is
+    # believed with 2/3, one of two tokens with 2/4.
+    assert draft.score == pytest.approx(2 / 3 * (2 / 3 + 1 / 3) + 2 / 4 * (1 / 3 + 1 / 3))
 
 
 def test_a_long_match_leaves_room_for_the_draft() -> None:

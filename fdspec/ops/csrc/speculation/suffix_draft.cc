@@ -14,8 +14,10 @@ constexpr int32_t kMaxBranches = 64;
 
 // A token that could be added to a draft tree.
 struct Candidate {
-  double probability;
+  double probability;  // weight, less what a path of this depth is doubted
+  double weight;       // belief in the match, times the share of each branch taken
   int64_t match_length;
+  int64_t depth;
   int32_t parent;  // in the draft
   int32_t token;
   int32_t node;    // whose edge the token is on
@@ -81,19 +83,23 @@ DraftTree SuffixTree::draft_tree(int32_t text, int64_t max_tokens, double min_pr
   DraftTree draft;
   if (source.state != State::kGrowing || max_tokens <= 0) return draft;
   std::vector<Candidate> candidates;
-  const auto push = [&](const Candidate& candidate) {
-    candidates.push_back(candidate);
+  const auto push = [&](double weight, int64_t match, int64_t depth, int32_t parent, int32_t token,
+                        int32_t node, int32_t offset) {
+    const double probability =
+        weight * static_cast<double>(match) / static_cast<double>(match + depth);
+    if (probability < min_probability) return;
+    candidates.push_back({probability, weight, match, depth, parent, token, node, offset});
     std::push_heap(candidates.begin(), candidates.end(), is_behind);
   };
-  const auto push_children = [&](int32_t node, double probability, int64_t match, int32_t parent) {
+  const auto push_children = [&](int32_t node, double weight, int64_t match, int64_t depth,
+                                 int32_t parent) {
     const Node& from = nodes_[static_cast<size_t>(node)];
     const bool is_broad = from.num_children > kMaxBranches;
     int32_t child = is_broad ? from.best : from.first_child;
     for (; child != kNone; child = is_broad ? kNone : nodes_[static_cast<size_t>(child)].next) {
       const Node& to = nodes_[static_cast<size_t>(child)];
       const double share = static_cast<double>(frequency(to)) / static_cast<double>(from.continued);
-      if (probability * share < min_probability) continue;
-      push({probability * share, match, parent, to.token, child, 0});
+      push(weight * share, match, depth, parent, to.token, child, 0);
     }
   };
 
@@ -107,10 +113,9 @@ DraftTree SuffixTree::draft_tree(int32_t text, int64_t max_tokens, double min_pr
   draft.match_length = match;
   double left = 1.0;
   for (; match > 0 && left >= min_probability; --match) {
-    const double belief = static_cast<double>(match) / static_cast<double>(match + 1);
-    push_children(source.active[static_cast<size_t>((length - match) % max_depth_)], left * belief,
-                  match, -1);
-    left *= 1.0 - belief;
+    push_children(source.active[static_cast<size_t>((length - match) % max_depth_)], left, match, 1,
+                  -1);
+    left /= static_cast<double>(match + 1);
   }
 
   while (!candidates.empty()) {
@@ -135,9 +140,9 @@ DraftTree SuffixTree::draft_tree(int32_t text, int64_t max_tokens, double min_pr
     if (offset < node.length) {
       const Text& edge = texts_[static_cast<size_t>(node.text)];
       const int32_t token = edge.tokens[static_cast<size_t>(node.start + offset)];
-      push({next.probability, next.match_length, row, token, next.node, offset});
+      push(next.weight, next.match_length, next.depth + 1, row, token, next.node, offset);
     } else {
-      push_children(next.node, next.probability, next.match_length, row);
+      push_children(next.node, next.weight, next.match_length, next.depth + 1, row);
     }
   }
   return draft;

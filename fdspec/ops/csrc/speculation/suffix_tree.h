@@ -53,7 +53,8 @@ class SuffixTree {
 
   // A tree of up to max_tokens tokens, the most probable paths first. The longest match of at most
   // max_depth - max_tokens tokens counts; a match of m tokens is believed with probability
-  // m / (m + 1), and the rest goes to the match of m - 1.
+  // m / (m + d) for a path of d tokens, and what the first of them leaves goes to the match of m
+  // - 1.
   DraftTree draft_tree(int32_t text, int64_t max_tokens, double min_probability) const;
 
   const std::vector<int32_t>& tokens(int32_t text) const;
