@@ -128,11 +128,14 @@ class ModelOutput:
         best_tokens: [logit rows] int32, the lowest token with the largest logit of each row, where
             NaN counts as -inf. A runner may give them instead of logits in a step in which every
             sequence that has logit rows `wants_best_tokens_only`.
+        block_maxima: [logit rows, blocks] float32, what ops.sample_rows likes to know of the
+            logits, or None; as long as valid as these.
     """
 
     logits: NDArray[np.float32]
     row_splits: NDArray[np.int64]
     best_tokens: NDArray[np.int32] | None = None
+    block_maxima: NDArray[np.float32] | None = None
 
 
 class Verdict(NamedTuple):

@@ -34,7 +34,7 @@ from fdspec.ops.rms_norm import rms_norm
 from fdspec.ops.rope import rope
 from fdspec.ops.row_logprobs import row_logprobs
 from fdspec.ops.row_params import RowParams
-from fdspec.ops.sample_rows import processed_probabilities, sample_rows
+from fdspec.ops.sample_rows import num_token_blocks, processed_probabilities, sample_rows
 from fdspec.ops.step_program import StepProgram, Value
 from fdspec.ops.suffix_tree import SuffixTree, TreeDraft
 from fdspec.ops.swiglu import swiglu
@@ -70,6 +70,7 @@ __all__ = [
     "rms_norm",
     "rope",
     "row_logprobs",
+    "num_token_blocks",
     "sample_rows",
     "set_isa",
     "set_num_threads",

@@ -15,8 +15,16 @@ from fdspec.ops.dispatch import kernels
 from fdspec.ops.row_params import GREEDY_TEMPERATURE, RowParams
 from fdspec.utils.philox import gumbel_noise
 
+BLOCK_TOKENS = 64
+"""Neighbouring tokens whose largest logit sample_rows can be told."""
 
-def sample_rows(logits: Array, params: RowParams) -> Array:
+
+def num_token_blocks(vocab_size: int) -> int:
+    """Blocks of a row of logits; the last one may be short."""
+    return -(-vocab_size // BLOCK_TOKENS)
+
+
+def sample_rows(logits: Array, params: RowParams, block_maxima: Array | None = None) -> Array:
     """Chooses the token of each row: argmax of processed score + Gumbel noise, ties to lower ids.
 
     The noise is a function of (seed, choice, position, token id), see `fdspec.utils.philox`; so
@@ -25,6 +33,8 @@ def sample_rows(logits: Array, params: RowParams) -> Array:
     Args:
         logits: [rows, vocab] float32, raw; not changed.
         params: parameters of the same number of rows.
+        block_maxima: [rows, num_token_blocks(vocab)] float32, the largest logit of each block, NaN
+            as -inf; `StepProgram.run` gives them. They save time and change no token.
 
     Returns:
         [rows] int32.
@@ -33,7 +43,7 @@ def sample_rows(logits: Array, params: RowParams) -> Array:
         TypeError: an argument is no array or has another dtype.
         ValueError: a shape does not fit, or a parameter or a token id is out of range.
     """
-    return kernels().sample_rows(logits, params)
+    return kernels().sample_rows(logits, params, block_maxima)
 
 
 def processed_probabilities(logits: Array, params: RowParams) -> Array:
@@ -52,6 +62,15 @@ def processed_probabilities(logits: Array, params: RowParams) -> Array:
         ValueError: a shape does not fit, or a parameter or a token id is out of range.
     """
     return kernels().processed_probabilities(logits, params)
+
+
+def reference_block_maxima(logits: Array) -> Array:
+    """What block_maxima are, from their definition."""
+    values = to_numpy(logits)
+    values = np.where(np.isnan(values), -np.inf, values).astype(np.float32)
+    blocks = range(0, values.shape[1], BLOCK_TOKENS)
+    maxima = [values[:, first : first + BLOCK_TOKENS].max(axis=1) for first in blocks]
+    return from_numpy(np.stack(maxima, axis=1), logits)
 
 
 def reference_sample_rows(logits: Array, params: RowParams) -> Array:

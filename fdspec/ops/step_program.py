@@ -126,6 +126,7 @@ class StepProgram:
         parents: Array,
         selected_rows: Array,
         out: Array,
+        block_maxima: Array | None = None,
     ) -> None:
         """Compute a step; one at a time.
 
@@ -141,6 +142,8 @@ class StepProgram:
             out: [selected, width of the last layer] float32; written. Or [selected] int32, for the
                 column of the largest value of each row only, as sampling at temperature 0 chooses
                 it: the values themselves then never leave the processor's cache.
+            block_maxima: [selected, num_token_blocks(width)] float32, the largest value of each 64
+                neighbours in `out`, for ops.sample_rows; written. None: not wanted.
         """
         self._program.run(
             token_ids,
@@ -152,6 +155,7 @@ class StepProgram:
             parents,
             selected_rows,
             out,
+            block_maxima,
         )
 
     @property

@@ -92,12 +92,14 @@ class SpeculativeVerifier:
             # At temperature 0 every strategy accepts what equals the target's own token.
             return self._match(output.best_tokens, sampling)
         params = self._rows.build(sampling)
-        logits = output.logits
+        logits, block_maxima = output.logits, output.block_maxima
         if len(logits) > params.num_rows:
-            logits = logits[_sampling_rows(plan, splits)]
+            rows = _sampling_rows(plan, splits)
+            logits = logits[rows]
+            block_maxima = None if block_maxima is None else block_maxima[rows]
         if self._strategy is not None:
             return self._strategy(logits, params, sampling)
-        return self._match(sample_rows(logits, params), sampling)
+        return self._match(sample_rows(logits, params, block_maxima), sampling)
 
     def _verdict(
         self,

@@ -18,7 +18,7 @@ from fdspec.kv.cache import KVCache, KVCacheLayout
 from fdspec.layers.attention import AttentionMetadata
 from fdspec.models.config import ModelConfig
 from fdspec.models.decoder import LlamaFamilyModel
-from fdspec.ops import StepProgram, compact_kv, wake_threads
+from fdspec.ops import StepProgram, compact_kv, num_token_blocks, wake_threads
 from fdspec.worker.batch import Batch, Moves, build_batch, plan_moves
 
 
@@ -70,6 +70,7 @@ class ModelRunner:
         self._vocab_size = model.config.vocab_size
         self._program = model.lower(self._cache.layers) if use_step_program else None
         self._logits = np.empty((0, self._vocab_size), dtype=np.float32)
+        self._block_maxima = np.empty((0, num_token_blocks(self._vocab_size)), dtype=np.float32)
 
     @property
     def model(self) -> LlamaFamilyModel:
@@ -99,9 +100,9 @@ class ModelRunner:
             best_tokens = np.empty(len(batch.logit_rows), dtype=np.int32)
             _run_program(self._program, batch, best_tokens)
             return ModelOutput(self._logits[:0], batch.logit_splits, best_tokens)
-        logits = self._logits_of(len(batch.logit_rows))
-        _run_program(self._program, batch, logits)
-        return ModelOutput(logits, batch.logit_splits)
+        logits, block_maxima = self._outputs(len(batch.logit_rows))
+        _run_program(self._program, batch, logits, block_maxima)
+        return ModelOutput(logits, batch.logit_splits, block_maxima=block_maxima)
 
     def commit(self, plan: StepPlan, verdicts: Sequence[Verdict]) -> None:
         """Move the KV of accepted tree rows to the slots of their positions."""
@@ -124,11 +125,13 @@ class ModelRunner:
         self._program = None
         self._cache.close()
 
-    def _logits_of(self, num_rows: int) -> NDArray[np.float32]:
+    def _outputs(self, num_rows: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Memory of the last steps: new one would cost a page fault for every 4 KiB of it."""
         if num_rows > len(self._logits):
             self._logits = np.empty((num_rows, self._vocab_size), dtype=np.float32)
-        return self._logits[:num_rows]
+            num_blocks = self._block_maxima.shape[1]
+            self._block_maxima = np.empty((num_rows, num_blocks), dtype=np.float32)
+        return self._logits[:num_rows], self._block_maxima[:num_rows]
 
     def _run_layers(self, batch: Batch) -> NDArray[np.float32]:
         metadata = AttentionMetadata(
@@ -162,7 +165,12 @@ def _wants_best_tokens_only(plan: StepPlan) -> bool:
     )
 
 
-def _run_program(program: StepProgram, batch: Batch, out: NDArray[Any]) -> None:
+def _run_program(
+    program: StepProgram,
+    batch: Batch,
+    out: NDArray[Any],
+    block_maxima: NDArray[np.float32] | None = None,
+) -> None:
     program.run(
         batch.token_ids,
         batch.positions,
@@ -173,4 +181,5 @@ def _run_program(program: StepProgram, batch: Batch, out: NDArray[Any]) -> None:
         parents=batch.parents,
         selected_rows=batch.logit_rows,
         out=out,
+        block_maxima=block_maxima,
     )

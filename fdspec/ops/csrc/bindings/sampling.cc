@@ -72,9 +72,10 @@ void run_with_workspace(Args* args, Run run) {
   });
 }
 
-py::object bind_sample_rows(py::handle logits, py::handle params) {
+py::object bind_sample_rows(py::handle logits, py::handle params, py::handle block_maxima) {
   const Array array(logits, "logits");
-  SampleArgs args = sample_args(array, ParamViews(params).views());
+  const OptionalArray maxima(block_maxima, "block_maxima");
+  SampleArgs args = sample_args(array, ParamViews(params).views(), maxima.view());
   py::object chosen = new_output(array, {args.rows}, &args.chosen);
   run_with_workspace(&args, run_sample_rows);
   return chosen;

@@ -65,7 +65,7 @@ class PyStepProgram {
 
   void run(py::handle token_ids, py::handle positions, py::handle slots, py::handle block_table,
            py::handle row_splits, py::handle context_lens, py::handle parents,
-           py::handle selected_rows, py::handle out) {
+           py::handle selected_rows, py::handle out, py::handle block_maxima) {
     if (!program_.is_finished()) throw ArgumentError("program: finish() has not been called");
     const PagedCache& cache = *program_.cache();
     const Array ids(token_ids, "token_ids"), lens(context_lens, "context_lens"),
@@ -86,11 +86,17 @@ class PyStepProgram {
     inputs.num_selected = selected.size(0);
     inputs.out = nullptr;
     inputs.best_tokens = nullptr;
+    inputs.block_maxima = nullptr;
     const Array result(out, "out");
     if (result.ndim() == 1) {
       inputs.best_tokens = output<int32_t>(result, {inputs.num_selected});
     } else {
       inputs.out = output<float>(result, {inputs.num_selected, program_.out_width()});
+      const OptionalArray maxima(block_maxima, "block_maxima");
+      if (maxima.view() != nullptr) {
+        inputs.block_maxima = output<float>(
+            *maxima.view(), {inputs.num_selected, num_token_blocks(program_.out_width())});
+      }
     }
     expect_range("token_ids", inputs.token_ids, rows, program_.vocab_size());
     expect_range("positions", inputs.positions, rows, program_.max_positions());

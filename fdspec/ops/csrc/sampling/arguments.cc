@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "sampling/block_maxima.h"
+
 namespace fdspec {
 namespace {
 
@@ -84,10 +86,12 @@ const float* logits_of(const ArrayView& logits) {
 
 }  // namespace
 
-SampleArgs sample_args(const ArrayView& logits, const SamplingViews& params) {
+SampleArgs sample_args(const ArrayView& logits, const SamplingViews& params,
+                       const ArrayView* block_maxima) {
   const float* values = logits_of(logits);
   const int64_t rows = logits.size(0), vocab = logits.size(1);
-  return {values, rows, vocab, rows_of(params, rows, vocab), nullptr, nullptr};
+  const float* maxima = optional_input<float>(block_maxima, {rows, num_token_blocks(vocab)});
+  return {values, maxima, rows, vocab, rows_of(params, rows, vocab), nullptr, nullptr};
 }
 
 LawArgs law_args(const ArrayView& logits, const SamplingViews& params) {

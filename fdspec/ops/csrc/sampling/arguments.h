@@ -16,7 +16,9 @@ struct SamplingViews {
   const ArrayView* mask;  // or null
 };
 
-FDSPEC_EXPORT SampleArgs sample_args(const ArrayView& logits, const SamplingViews& params);
+// block_maxima: as SampleArgs has it, or null.
+FDSPEC_EXPORT SampleArgs sample_args(const ArrayView& logits, const SamplingViews& params,
+                                     const ArrayView* block_maxima = nullptr);
 
 FDSPEC_EXPORT LawArgs law_args(const ArrayView& logits, const SamplingViews& params);
 

@@ -8,20 +8,68 @@
 namespace fdspec {
 namespace FDSPEC_ISA {
 
-// Where a row's adjusted logits and candidates go.
+// Where a row's patched blocks and candidates go.
 struct RowScratch {
-  float* logits;          // [vocab]
+  float* logits;          // [vocab], patched blocks or all
+  float* maxima;          // [blocks] of the patched row
+  uint8_t* is_patched;    // [blocks]
   Candidate* candidates;  // [vocab], and room for a vector more
 
   RowScratch(char* workspace, int64_t vocab, int slice_index) {
-    char* mine = workspace + slice_index * sampling_workspace_bytes(vocab);
-    const int64_t logits_bytes = (vocab * static_cast<int64_t>(sizeof(float)) + 63) / 64 * 64;
+    const SamplingWorkspace layout(vocab);
+    char* mine = workspace + slice_index * layout.num_bytes;
     logits = reinterpret_cast<float*>(mine);
-    candidates = reinterpret_cast<Candidate*>(mine + logits_bytes);
+    maxima = reinterpret_cast<float*>(mine + layout.maxima);
+    is_patched = reinterpret_cast<uint8_t*>(mine + layout.is_patched);
+    candidates = reinterpret_cast<Candidate*>(mine + layout.candidates);
   }
 };
 
-inline void add_penalties(const SamplingRows& params, int64_t row, float* logits) {
+// Logits of single tokens, to be changed: their blocks are copied from the row when first asked
+// for.
+class PatchedRow {
+ public:
+  PatchedRow(const float* logits, int64_t vocab, const RowScratch& scratch)
+      : logits_(logits), vocab_(vocab), scratch_(scratch) {
+    std::memset(scratch.is_patched, 0, static_cast<size_t>(num_token_blocks(vocab)));
+  }
+
+  float& operator[](int64_t token) {
+    const int64_t block = token / kBlock;
+    if (scratch_.is_patched[block] == 0) {
+      const int64_t first = block * kBlock;
+      const int64_t count = min_of<int64_t>(kBlock, vocab_ - first);
+      std::memcpy(scratch_.logits + first, logits_ + first,
+                  sizeof(float) * static_cast<size_t>(count));
+      scratch_.is_patched[block] = 1;
+    }
+    return scratch_.logits[token];
+  }
+
+  // maxima: of the row, or null.
+  Scores scores(float temperature, const float* maxima) const {
+    const Patches patches{scratch_.logits, scratch_.is_patched};
+    const Scores patched(logits_, vocab_, temperature, nullptr, patches);
+    if (maxima == nullptr) return patched;
+    for (int64_t block = 0; block < num_token_blocks(vocab_); ++block) {
+      scratch_.maxima[block] = maxima[block];
+      if (scratch_.is_patched[block] == 0) continue;
+      F16 logits[4];
+      patched.load_block(block * kBlock, logits);
+      scratch_.maxima[block] = max_of_block(logits);
+    }
+    return {logits_, vocab_, temperature, scratch_.maxima, patches};
+  }
+
+ private:
+  const float* logits_;
+  int64_t vocab_;
+  const RowScratch& scratch_;
+};
+
+// Row: float* or PatchedRow.
+template <class Row>
+void add_penalties_and_biases(const SamplingRows& params, int64_t row, Row& logits) {
   const float repetition = params.repetition_penalty[row];
   const float presence = params.presence_penalty[row];
   const float frequency = params.frequency_penalty[row];
@@ -33,6 +81,9 @@ inline void add_penalties(const SamplingRows& params, int64_t row, float* logits
     }
     logit -= frequency * static_cast<float>(count);
     if (count > 0) logit -= presence;
+  }
+  for (int64_t i = params.bias_splits[row]; i < params.bias_splits[row + 1]; ++i) {
+    logits[params.bias_ids[i]] += params.bias_values[i];
   }
 }
 
@@ -50,22 +101,24 @@ inline void apply_mask(const uint32_t* mask, int64_t vocab, float* logits) {
   }
 }
 
-// Scores of a row after everything up to temperature. Logits are copied only if they change.
-inline Scores score_row(const float* logits, int64_t vocab, const SamplingRows& params, int64_t row,
-                        const RowScratch& scratch) {
+// Scores of a row after everything up to temperature. What changes is copied.
+// maxima: [blocks] of the row, or null.
+inline Scores score_row(const float* logits, const float* maxima, int64_t vocab,
+                        const SamplingRows& params, int64_t row, const RowScratch& scratch) {
   const float temperature = params.is_greedy(row) ? 1.0f : params.temperature[row];
+  if (params.mask != nullptr) {
+    std::memcpy(scratch.logits, logits, sizeof(float) * static_cast<size_t>(vocab));
+    float* all = scratch.logits;
+    add_penalties_and_biases(params, row, all);
+    apply_mask(params.mask + row * params.mask_words, vocab, all);
+    return {all, vocab, temperature};
+  }
   const bool has_counts = params.count_splits[row] < params.count_splits[row + 1];
   const bool has_biases = params.bias_splits[row] < params.bias_splits[row + 1];
-  if (!has_counts && !has_biases && params.mask == nullptr) return {logits, vocab, temperature};
-  std::memcpy(scratch.logits, logits, sizeof(float) * static_cast<size_t>(vocab));
-  add_penalties(params, row, scratch.logits);
-  for (int64_t i = params.bias_splits[row]; i < params.bias_splits[row + 1]; ++i) {
-    scratch.logits[params.bias_ids[i]] += params.bias_values[i];
-  }
-  if (params.mask != nullptr) {
-    apply_mask(params.mask + row * params.mask_words, vocab, scratch.logits);
-  }
-  return {scratch.logits, vocab, temperature};
+  if (!has_counts && !has_biases) return {logits, vocab, temperature, maxima};
+  PatchedRow patched(logits, vocab, scratch);
+  add_penalties_and_biases(params, row, patched);
+  return patched.scores(temperature, maxima);
 }
 
 // Natural logarithm with the same bits on every level.

@@ -88,13 +88,14 @@ FDSPEC_INLINE bool any_of(const M16 masks[4]) {
 // All tokens with a score of at least `lowest`, a few below it by rounding, never those of -inf;
 // with their weights. Needs room for all tokens.
 inline int64_t collect_above(const Scores& scores, float lowest, float top, Candidate* candidates) {
-  const F16 lowest_logit = splat(max_of(scores.logit_below(lowest), -kLargestFloat));
   Collector collector(scores, top, candidates);
+  const float lowest_logit = max_of(scores.logit_below(lowest), -kLargestFloat);
   for (int64_t first = 0; first < scores.vocab(); first += kBlock) {
+    if (scores.is_block_below(first, lowest_logit)) continue;
     F16 logits[4];
     M16 passed[4];
     scores.load_block(first, logits);
-    for (int i = 0; i < 4; ++i) passed[i] = logits[i] >= lowest_logit;
+    for (int i = 0; i < 4; ++i) passed[i] = logits[i] >= splat(lowest_logit);
     if (any_of(passed)) collector.push(logits, passed, first);
   }
   return collector.flush();
@@ -129,6 +130,10 @@ inline int64_t collect_best(const Scores& scores, const Peak& peak, int64_t k,
   }
   float lowest_logit = scores.logit_below(lowest);
   for (int64_t token = 0; token < scores.vocab(); token += kLanes) {
+    if (token % kBlock == 0 && scores.is_block_below(token, lowest_logit)) {
+      token += kBlock - kLanes;
+      continue;
+    }
     const F16 logits = scores.load_logits(token);
     if (!(logits >= splat(lowest_logit)).any()) continue;
     const F16 values = scores.scale(logits);

@@ -96,6 +96,7 @@ inline int32_t sample_all(const Scores& scores, const Peak& peak, NoiseKey key) 
     packed.drain([&](F16 logits, I16 tokens, int) { search.offer(scores.scale(logits), tokens); });
   };
   for (int64_t first = 0; first < scores.vocab(); first += kBlock) {
+    if (scores.is_block_below(first, lowest_logit)) continue;
     F16 logits[4];
     M16 passed[4];
     scores.load_block(first, logits);

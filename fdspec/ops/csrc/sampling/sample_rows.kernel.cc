@@ -44,7 +44,11 @@ int32_t sample_mass(const Scores& scores, float top_p, float top, NoiseKey key,
 
 int32_t sample_row(const SampleArgs& args, int64_t row, const RowScratch& scratch) {
   const SamplingRows& params = args.params;
-  const Scores scores = score_row(args.logits + row * args.vocab, args.vocab, params, row, scratch);
+  const float* maxima = args.block_maxima == nullptr
+                            ? nullptr
+                            : args.block_maxima + row * num_token_blocks(args.vocab);
+  const Scores scores =
+      score_row(args.logits + row * args.vocab, maxima, args.vocab, params, row, scratch);
   const Peak peak = scores.peak();
   if (params.is_greedy(row) || peak.score == -kInfinity) return peak.token;
   const NoiseKey key{params.seed[row], params.choice[row], params.position[row]};
@@ -59,7 +63,8 @@ int32_t sample_row(const SampleArgs& args, int64_t row, const RowScratch& scratc
 // Probabilities of the tokens that the chain keeps, 0 for the others.
 void law_of_row(const LawArgs& args, int64_t row, const RowScratch& scratch, float* law) {
   const SamplingRows& params = args.params;
-  const Scores scores = score_row(args.logits + row * args.vocab, args.vocab, params, row, scratch);
+  const Scores scores =
+      score_row(args.logits + row * args.vocab, nullptr, args.vocab, params, row, scratch);
   const Peak peak = scores.peak();
   const float top = peak.score;
   if (!params.is_greedy(row) && top > -kInfinity && keeps_all(params, row, args.vocab)) {

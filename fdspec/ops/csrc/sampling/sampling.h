@@ -37,7 +37,8 @@ struct SamplingRows {
 };
 
 struct SampleArgs {
-  const float* logits;  // [rows, vocab]
+  const float* logits;        // [rows, vocab]
+  const float* block_maxima;  // [rows, num_token_blocks(vocab)] of the logits, or null
   int64_t rows;
   int64_t vocab;
   SamplingRows params;
@@ -72,7 +73,16 @@ FDSPEC_DECLARE_KERNEL(sample_rows, SampleArgs)
 FDSPEC_DECLARE_KERNEL(processed_probabilities, LawArgs)
 FDSPEC_DECLARE_KERNEL(row_logprobs, LogprobsArgs)
 
-// Scratch memory of one slice, a multiple of 64.
+// Where the parts of a slice's scratch memory begin (logits at 0), and its size; multiples of 64.
+struct SamplingWorkspace {
+  int64_t maxima;
+  int64_t is_patched;
+  int64_t candidates;
+  int64_t num_bytes;
+  FDSPEC_EXPORT explicit SamplingWorkspace(int64_t vocab);
+};
+
+// Scratch memory of one slice.
 FDSPEC_EXPORT int64_t sampling_workspace_bytes(int64_t vocab);
 // Threads worth using.
 FDSPEC_EXPORT int sampling_slices(int64_t rows, int64_t vocab);

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "common/vec.h"
+#include "sampling/block_maxima.h"
 #include "sampling/candidates.h"
 
 namespace fdspec {
@@ -19,6 +20,20 @@ inline float lower(float score) { return score - 1e-5f * (std::fabs(score) + 1.0
 
 // Tokens that passes over a row take at a time.
 inline constexpr int kBlock = 4 * kLanes;
+static_assert(kBlock == kBlockTokens);
+
+// The largest of a block's logits; NaN counts as -inf.
+FDSPEC_INLINE float max_of_block(const F16 logits[4]) {
+  F16 top = splat(-kInfinity);
+  for (int i = 0; i < 4; ++i) top = max(logits[i], top);
+  return top.reduce_max();
+}
+
+// Blocks of a row that are not as the model gave them.
+struct Patches {
+  const float* logits = nullptr;        // [vocab], where patched blocks are
+  const uint8_t* is_patched = nullptr;  // [blocks]; null: none is
+};
 
 // Where a row is highest.
 struct Peak {
@@ -31,8 +46,14 @@ struct Peak {
 // score = logit / temperature. NaN counts as -inf, and +inf as the largest float.
 class Scores {
  public:
-  Scores(const float* logits, int64_t vocab, float temperature)
-      : logits_(logits), vocab_(vocab), temperature_(temperature) {}
+  // maxima: [blocks] of the patched row, or null.
+  Scores(const float* logits, int64_t vocab, float temperature, const float* maxima = nullptr,
+         Patches patches = {})
+      : logits_(logits),
+        vocab_(vocab),
+        temperature_(temperature),
+        maxima_(maxima),
+        patches_(patches) {}
 
   int64_t vocab() const { return vocab_; }
   float temperature() const { return temperature_; }
@@ -41,17 +62,20 @@ class Scores {
   FDSPEC_INLINE F16 load(int64_t token) const { return scale(load_logits(token)); }
 
   FDSPEC_INLINE F16 load_logits(int64_t token) const {
-    if (token + kLanes <= vocab_) return F16::load(logits_ + token);
+    if (token + kLanes <= vocab_) return F16::load(logits_at(token) + token);
     const int count = static_cast<int>(max_of<int64_t>(0, vocab_ - token));
-    return select(M16::first(count), F16::load_partial(logits_ + token, count), splat(-kInfinity));
+    if (count == 0) return splat(-kInfinity);
+    return select(M16::first(count), F16::load_partial(logits_at(token) + token, count),
+                  splat(-kInfinity));
   }
 
   // Logits of the kBlock tokens from `first` on; -inf past the end.
   FDSPEC_INLINE void load_block(int64_t first, F16 logits[kBlock / kLanes]) const {
     const bool is_whole = first + kBlock <= vocab_;
+    const float* row = logits_at(first);
     for (int i = 0; i < kBlock / kLanes; ++i) {
       const int64_t token = first + i * kLanes;
-      logits[i] = is_whole ? F16::load(logits_ + token) : load_logits(token);
+      logits[i] = is_whole ? F16::load(row + token) : load_logits(token);
     }
   }
 
@@ -63,7 +87,7 @@ class Scores {
 
   float score_of(int64_t token) const {
     float score[kLanes];
-    scale(splat(logits_[token])).store(score);
+    scale(splat(logits_at(token)[token])).store(score);
     return score[0];
   }
 
@@ -74,8 +98,30 @@ class Scores {
     return lower(score) * temperature_;
   }
 
-  // Goes over the row once.
-  Peak peak() const {
+  // True if all tokens of the block that begins there are known to have lower logits.
+  FDSPEC_INLINE bool is_block_below(int64_t first, float logit) const {
+    return maxima_ != nullptr && maxima_[first / kBlock] < logit;
+  }
+
+  // Goes over the row once, or over the maxima of its blocks.
+  Peak peak() const { return maxima_ == nullptr ? peak_of_row() : peak_of_maxima(); }
+
+ private:
+  // The row that has the block of this token.
+  FDSPEC_INLINE const float* logits_at(int64_t token) const {
+    const bool is_patched =
+        patches_.is_patched != nullptr && patches_.is_patched[token / kBlock] != 0;
+    return is_patched ? patches_.logits : logits_;
+  }
+
+  Peak peak_of_maxima() const {
+    const Scores blocks(maxima_, num_token_blocks(vocab_), temperature_);
+    Peak peak = blocks.peak_of_row();
+    peak.token = find(peak.score, int64_t{peak.token} * kBlock);
+    return peak;
+  }
+
+  Peak peak_of_row() const {
     constexpr int64_t kChunk = 16 * kBlock;
     Peak peak;
     peak.score = -kInfinity;
@@ -99,7 +145,6 @@ class Scores {
     return peak;
   }
 
- private:
   // Lowest token from `token` on, a multiple of kLanes, with this score, which must occur.
   int32_t find(float score, int64_t token) const {
     for (;; token += kLanes) {
@@ -111,6 +156,8 @@ class Scores {
   const float* logits_;
   int64_t vocab_;
   float temperature_;
+  const float* maxima_;
+  Patches patches_;
 };
 
 // exp(score - top) in units of 2^-kWeightBits, as high * 2^20 + low.

@@ -7,6 +7,7 @@
 #include "common/aligned_buffer.h"
 #include "linear/linear.h"
 #include "sampling/argmax.h"
+#include "sampling/block_maxima.h"
 #include "step/values.h"
 
 namespace fdspec {
@@ -38,7 +39,7 @@ inline constexpr int64_t kMinTileRows = 32;
 // read once for so many rows.
 inline constexpr int64_t kMaxTileRows = 128;
 
-// Tokens whose logits are there at the same time when only the best one is wanted.
+// Tokens whose logits are there at the same time on their way to the best one, or to the caller.
 inline constexpr int64_t kLogitChunk = 512;
 
 class StepMemory {

@@ -36,6 +36,7 @@ struct StepInputs {
   int64_t num_selected;
   float* out;            // [num_selected, width of the program's last value]; or null, then
   int32_t* best_tokens;  // [num_selected] column of the largest of each row (argmax.h)
+  float* block_maxima;   // [num_selected, blocks] of the rows of `out` (block_maxima.h), or null
 };
 
 // Attention of one layer, after the queries, keys and values of all rows are there.

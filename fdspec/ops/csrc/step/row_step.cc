@@ -14,6 +14,8 @@ namespace {
 // waiting for the others.
 constexpr int64_t kMaxRedundantActivations = 2048;
 
+constexpr Slice kAlone{0, 1, nullptr};
+
 }  // namespace
 
 void EmbeddingStep::run(const StepFrame& frame, const Tile& tile) const {
@@ -53,6 +55,7 @@ void LinearStep::run(const StepFrame& frame, const Tile& tile) const {
   const Prepared input =
       is_integer() ? prepare_blocks(activation, tile) : prepare_floats(activation, tile);
   if (is_last_ && frame.inputs.out == nullptr) return choose_best(frame, input, tile);
+  if (is_last_ && frame.inputs.block_maxima != nullptr) return publish(frame, input, tile);
   LinearArgs args = args_;
   args.rows = tile.num_rows();
   args.residual = residual_ == kNoValue ? nullptr : frame.address(residual_, tile);
@@ -104,9 +107,11 @@ void LinearStep::choose_best(const StepFrame& frame, const Prepared& input,
   for (int64_t row = 0; row < rows; ++row) {
     best[row] = {-std::numeric_limits<float>::infinity(), 0};
   }
-  for (int64_t begin = 0; begin < rows; begin += kMaxTileRows) {
-    choose_among(panels, input, tile, {begin, std::min(begin + kMaxTileRows, rows)}, best);
-  }
+  for_each_part(panels, input, tile, [&](const LinearArgs& part, int64_t column, int64_t row) {
+    update_argmax_kernel()(
+        {part.out, part.rows, part.layout.out_features, static_cast<int32_t>(column), best + row},
+        kAlone);
+  });
   tile.slice.sync();
   const Range share = tile.slice.share(rows);
   for (int64_t row = share.begin; row < share.end; ++row) {
@@ -120,30 +125,45 @@ void LinearStep::choose_best(const StepFrame& frame, const Prepared& input,
   tile.slice.sync();
 }
 
-void LinearStep::choose_among(Range panels, const Prepared& input, const Tile& tile, Range rows,
-                              BestToken* best) const {
-  const PackedLayout& layout = args_.layout;
-  Prepared own_rows{};
-  if (is_integer()) {
-    own_rows.blocks = input.blocks + num_quantized_blocks(rows.begin, layout.in_features);
-  } else {
-    own_rows.x = input.x + rows.begin * layout.in_features;
-  }
-  LinearArgs args = args_;
-  args.rows = rows.end - rows.begin;
-  args.out = tile.own.logits;
+void LinearStep::publish(const StepFrame& frame, const Prepared& input, const Tile& tile) const {
+  const int64_t vocab = args_.layout.out_features, blocks = num_token_blocks(vocab);
+  float* const out = frame.inputs.out + tile.rows.begin * vocab;
+  float* const maxima = frame.inputs.block_maxima + tile.rows.begin * blocks;
+  const Range panels = tile.slice.share(args_.layout.num_panels(), kBlockTokens / kPanelChannels);
+  for_each_part(panels, input, tile, [&](const LinearArgs& part, int64_t column, int64_t row) {
+    publish_logits_kernel()(
+        {part.out, part.rows, part.layout.out_features, out + row * vocab + column, vocab,
+         maxima + row * blocks + column / kBlockTokens, blocks},
+        kAlone);
+  });
+  tile.slice.sync();
+}
+
+template <class Use>
+void LinearStep::for_each_part(Range panels, const Prepared& input, const Tile& tile,
+                               Use use) const {
+  static_assert(kLogitChunk % kBlockTokens == 0);
   constexpr int64_t kChunkPanels = kLogitChunk / kPanelChannels;
-  for (int64_t panel = panels.begin; panel < panels.end; panel += kChunkPanels) {
-    const int64_t first = panel * kPanelChannels;
-    const int64_t end = std::min(panel + kChunkPanels, panels.end) * kPanelChannels;
-    args.layout.out_features = std::min(end, layout.out_features) - first;
-    args.weight = args_.weight + panel * layout.panel_bytes();
-    args.bias = args_.bias == nullptr ? nullptr : args_.bias + first;
-    const Slice alone{0, 1, nullptr};
-    multiply(args, own_rows, tile.own, alone);
-    update_argmax_kernel()({args.out, args.rows, args.layout.out_features,
-                            static_cast<int32_t>(first), best + rows.begin},
-                           alone);
+  const PackedLayout& layout = args_.layout;
+  for (int64_t row = 0; row < tile.num_rows(); row += kMaxTileRows) {
+    Prepared own_rows{};
+    if (is_integer()) {
+      own_rows.blocks = input.blocks + num_quantized_blocks(row, layout.in_features);
+    } else {
+      own_rows.x = input.x + row * layout.in_features;
+    }
+    LinearArgs part = args_;
+    part.rows = std::min(kMaxTileRows, tile.num_rows() - row);
+    part.out = tile.own.logits;
+    for (int64_t panel = panels.begin; panel < panels.end; panel += kChunkPanels) {
+      const int64_t column = panel * kPanelChannels;
+      const int64_t end = std::min(panel + kChunkPanels, panels.end) * kPanelChannels;
+      part.layout.out_features = std::min(end, layout.out_features) - column;
+      part.weight = args_.weight + panel * layout.panel_bytes();
+      part.bias = args_.bias == nullptr ? nullptr : args_.bias + column;
+      multiply(part, own_rows, tile.own, kAlone);
+      use(part, column, row);
+    }
   }
 }
 

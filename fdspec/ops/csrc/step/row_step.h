@@ -52,7 +52,8 @@ class LinearStep : public RowStep {
   LinearStep(const LinearArgs& args, Value input, Value residual, Value out)
       : args_(args), input_(input), residual_(residual), out_(out) {}
   bool has_residual() const { return residual_ != kNoValue; }
-  // The result goes to StepInputs::out, or the best token of each row to best_tokens.
+  // The result goes to StepInputs::out with its block_maxima, or the best token of each row to
+  // best_tokens.
   void set_is_last(bool is_last) { is_last_ = is_last; }
   void run(const StepFrame& frame, const Tile& tile) const override;
 
@@ -68,8 +69,11 @@ class LinearStep : public RowStep {
   Prepared prepare_floats(ActivationArgs activation, const Tile& tile) const;
   void multiply(LinearArgs args, const Prepared& input, const Area& area, Slice slice) const;
   void choose_best(const StepFrame& frame, const Prepared& input, const Tile& tile) const;
-  void choose_among(Range panels, const Prepared& input, const Tile& tile, Range rows,
-                    BestToken* best) const;
+  void publish(const StepFrame& frame, const Prepared& input, const Tile& tile) const;
+  // Computes the columns of some panels for all rows, a part at a time, in memory of the thread
+  // that stays in its nearest cache: use(the part, its first column, its first row in the tile).
+  template <class Use>
+  void for_each_part(Range panels, const Prepared& input, const Tile& tile, Use use) const;
 
   LinearArgs args_;
   Value input_;
