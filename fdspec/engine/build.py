@@ -137,7 +137,8 @@ def _assemble(
     from fdspec.worker.model_runner import ModelRunner  # imports paddle
 
     size = _pool_size(config, model)
-    logger.info("%s", size.describe(model.max_model_len, config.scheduler.max_num_seqs))
+    description = size.describe(model.max_model_len, config.scheduler.max_num_seqs)
+    logger.info("%s; %s", description, config.cache.kv_cache_dtype)
     complaint = size.complaint(model.max_model_len)
     if complaint is not None:
         logger.warning("%s", complaint)

@@ -138,8 +138,8 @@ def test_append_rounds_to_codes_and_a_scale(backend: str, name: str) -> None:
 def test_append_gives_the_bits_of_the_definition_at_every_level(isa: str, num_threads: int) -> None:
     generator = np.random.default_rng(5)
     shape = (400, KV_HEADS, 24)
-    values = generator.normal(size=shape) * 10.0 ** generator.uniform(-38, 38, (*shape[:2], 1))
-    values = values.astype(np.float32)
+    magnitudes = 10.0 ** generator.uniform(-38, 38, (*shape[:2], 1))
+    values = (generator.normal(size=shape) * magnitudes).astype(np.float32)
     values[::50, 0, 3] = np.nan
     key_cache = np.zeros((1, KV_HEADS, 400, 28), np.int8)
     value_cache = key_cache.copy()
