@@ -49,7 +49,7 @@ def test_the_socket_of_an_address():
     [
         (("--scheduler-url", "reddis://h:1"), "did you mean redis"),
         (("--scheduler-url", "http://h:1"), "must be redis://HOST:PORT/DB"),
-        (("--scheduler-url", "embedd"), "did you mean embedded"),
+        (("--scheduler-url", "embeddet"), "did you mean embedded"),
         (("--scheduler-url", "redis://user:pw@h:1"), "must not hold a password"),
         (("--scheduler-url", "unix://me:pw@/run/x"), "must not hold a password"),
         (("--scheduler-url", "unix://run/x.sock"), "absolute path"),

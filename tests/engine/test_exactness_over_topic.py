@@ -16,7 +16,7 @@ from fdspec.spec_decode.ngram import NgramProposer
 from tests.engine.test_exactness_on_fakes import ROOMY, SUBMITS
 from tests.fakes.build import BLOCK_SIZE, MAX_MODEL_LEN, VOCAB_SIZE, make_fake_engine
 from tests.fakes.exactness import Result, Setting, compare, reference
-from tests.scheduler.test_topic_broker import Network, World
+from tests.scheduler.topic_world import Network, World
 
 # Little room, so that requests are preempted and chunked as well.
 SETTINGS = (Setting(4, 16, 40), Setting(3, 64, 60))

@@ -17,7 +17,7 @@ import pytest
 
 from scripts.server_process import ServerProcess, choose_port
 from tests.entrypoints.sse import DONE
-from tests.entrypoints.test_shared_topic import Broker
+from tests.entrypoints.topic_world import Broker
 from tests.entrypoints.waiting import DEADLINE_S, wait_until
 
 ROOT = Path(__file__).parents[2]
