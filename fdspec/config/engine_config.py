@@ -121,6 +121,15 @@ class CacheConfig:
         "takes about half the memory (head_dim + 4 bytes for 2 * head_dim); docs/benchmarks.md has "
         "what it costs in accuracy.",
     )
+    swap_space: float = option(
+        0.0,
+        minimum=0.0,
+        help="GB (10^9 bytes) of memory beside the KV cache in which a preempted sequence is kept "
+        "where copying it back is quicker than computing it again; 0 always computes.",
+    )
+    swap_space_path: str | None = option(
+        None, help="Folder of a file to swap to, reserved at the start. Default: host memory."
+    )
     enable_prefix_caching: bool = option(
         True,
         help="Keep the blocks of prompts and answers until their memory is needed, and share them "
@@ -167,6 +176,11 @@ class SchedulerConfig:
         help="Milliseconds that a step should take at most while sequences decode: prompts get as "
         "many tokens as fit into that time, by the measured times of earlier steps, and never "
         "fewer than 4. Bounds the time between two tokens of a stream. Default: no limit.",
+    )
+    fair_share_by_user: bool = option(
+        False,
+        help="Within a priority, serve users (field `user`, else the API key) by turns, so that "
+        "each gets the same share of tokens; false serves in order of arrival.",
     )
 
     def __post_init__(self) -> None:

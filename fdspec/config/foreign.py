@@ -56,7 +56,7 @@ _PLAIN_TEXT = "the answer's text is returned whole; there are no parsers in this
 _WEIGHTS_ONCE = "weights are read once, at the start"
 _OWN_LAYERS = "fdspec runs its own layers"
 _NO_REMOTE_CODE = "no code of a checkpoint is ever run"
-_RECOMPUTE = "a preempted sequence is computed again; nothing is swapped"
+_SWAP = "swap_space, and what is quicker, decide what becomes of a preempted sequence"
 _STRUCTURED = "there is no structured output; a request that asks for it is refused"
 _NO_LOOKAHEAD = "there is no lookahead decoding in this version"
 _NO_DRAFTING_MODEL = "there are no drafting models in this version"
@@ -179,7 +179,6 @@ def _fastdeploy_engine_keys() -> dict[str, ForeignKey]:
             "kv_cache_ratio prealloc_dec_block_slot_num_threshold static_decode_blocks",
             _warn(one_pool),
         ),
-        "swap_space": _warn(_RECOMPUTE, 0),
         "kvcache_storage_backend": _warn(own_memory),
         "write_policy": _warn(own_memory, "write_through"),
         "enable_output_caching": _warn(
@@ -247,7 +246,8 @@ def _vllm_engine_keys() -> dict[str, ForeignKey]:
         **_each("pipeline_parallel_size pp decode_context_parallel_size", _warn(_ONE_PROCESS, 1)),
         "data_parallel_rank": _warn(_ONE_PROCESS, 0),
         **_each("distributed_executor_backend max_parallel_loading_workers", _warn(_ONE_PROCESS)),
-        **_each("cpu_offload_gb preemption_mode", _warn(_RECOMPUTE, 0, "recompute")),
+        "cpu_offload_gb": _warn("weights stay in memory as they are", 0),
+        "preemption_mode": _warn(_SWAP),
         "enforce_eager": _same(f"{GRAPH}.use_step_program", _not),
         "device": _refuse("this version computes on the CPU", "auto", "cpu"),
         "prefix_caching_hash_algo": _warn("cached blocks are named by BLAKE2b digests"),
@@ -313,7 +313,7 @@ def _mindie_keys() -> dict[str, ForeignKey]:
         "maxBatchSize": _same("max_num_seqs"),
         "maxPrefillTokens": _same("max_num_batched_tokens"),
         "cacheBlockSize": _same("block_size"),
-        "cpuMemSize": _warn(_RECOMPUTE, 0),
+        "cpuMemSize": _same("swap_space"),
         "npuMemSize": _warn("gpu_memory_utilization sets the memory", -1),
         **_each(
             "templateType templateName maxPrefillBatchSize prefillTimeMsPerReq prefillPolicyType "

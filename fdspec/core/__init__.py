@@ -20,7 +20,7 @@ from fdspec.core.errors import (
     InvalidParameter,
 )
 from fdspec.core.plan import ModelOutput, SequencePlan, StepPlan, Verdict
-from fdspec.core.request import Request, SequenceId, Status, TokenBuffer
+from fdspec.core.request import Request, SequenceId, Status, Swapped, TokenBuffer
 from fdspec.core.sampling_params import SamplingParams
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "Status",
     "StepPlan",
     "Submit",
+    "Swapped",
     "TokenBuffer",
     "TokenEvent",
     "TokenLogprob",

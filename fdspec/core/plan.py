@@ -105,11 +105,15 @@ class StepPlan:
         sequences: each sequence at most once.
         copies: (source, destination) blocks, copied whole one after another before any row is
             computed: starts of blocks that a new sequence has in common with a cached one.
+        swap_outs: (block, slot of the swap space), copied before `copies`.
+        swap_ins: (slot of the swap space, block), copied after `copies`.
     """
 
     step: int
     sequences: tuple[SequencePlan, ...]
     copies: tuple[tuple[int, int], ...] = ()
+    swap_outs: tuple[tuple[int, int], ...] = ()
+    swap_ins: tuple[tuple[int, int], ...] = ()
 
     @property
     def num_rows(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,18 @@ from fdspec.core.sampling_params import SamplingParams
 
 SequenceId = tuple[str, int]
 """(request id, choice index): names one sequence of tokens inside an engine."""
+
+
+class Swapped(NamedTuple):
+    """Where a waiting request's keys and values are outside the KV cache.
+
+    Attributes:
+        slots: one for each of its first blocks, in order.
+        num_tokens: tokens that they hold.
+    """
+
+    slots: tuple[int, ...]
+    num_tokens: int
 
 
 class Status(Enum):
@@ -72,8 +85,11 @@ class Request:
         num_prompt: how many of the tokens are prompt.
         num_computed: tokens whose KV is in the cache.
         block_ids: blocks that hold them, in order of position.
-        priority, arrival: order of service, smaller first; arrival is a counter.
+        priority, turn, arrival: order of service, smaller first; turn is that of its user where
+            users have fair shares, arrival is a counter.
+        user: whom it is for.
         num_preempted: how often it lost its blocks.
+        swapped: where its keys and values are if it waits and was swapped out.
         digests: names of the prefixes that its full blocks end, as far as they are known, after the
             name of the empty prefix.
         num_published: how many of its blocks, from the first on, others can find in the cache.
@@ -86,11 +102,14 @@ class Request:
     tokens: TokenBuffer
     num_prompt: int
     priority: int = 0
+    turn: int = 0
     arrival: int = 0
+    user: str = ""
     num_computed: int = 0
     block_ids: tuple[int, ...] = ()
     status: Status = Status.WAITING
     num_preempted: int = 0
+    swapped: Swapped | None = None
     digests: list[bytes] = field(default_factory=list)
     num_published: int = 0
     num_cached: int | None = None

@@ -19,6 +19,7 @@ from fdspec.engine.memory import PoolSize, choose_pool_size, machine_memory_byte
 from fdspec.engine.stats import EngineMonitor
 from fdspec.engine.warm_up import measure_step_costs
 from fdspec.kv.block_pool import BlockPool
+from fdspec.kv.swap_space import SwapSpace
 from fdspec.models import (
     ModelOptions,
     RopeOverride,
@@ -31,6 +32,7 @@ from fdspec.models import (
 from fdspec.ops import isa, num_threads, set_num_threads
 from fdspec.scheduler.batch import BatchScheduler
 from fdspec.scheduler.prompt_rows import PrefillLimits
+from fdspec.scheduler.swapping import Swapping
 from fdspec.scheduler.topic import EngineTopic, Ready
 from fdspec.spec_decode.registry import build_proposer
 from fdspec.spec_decode.step_costs import TYPICAL_COSTS, StepCosts
@@ -148,13 +150,15 @@ def _assemble(
         block_size=size.block_size,
         kv_cache_dtype=config.cache.kv_cache_dtype,
         use_step_program=config.graph_optimization.use_step_program,
+        swap_bytes=int(config.cache.swap_space * 1e9),
+        swap_folder=config.cache.swap_space_path,
     )
     pool = BlockPool(
         size.num_blocks,
         size.block_size,
         prefix_caching=config.cache.enable_prefix_caching,
     )
-    scheduler = _build_scheduler(config, pool, model)
+    scheduler = _build_scheduler(config, pool, model, runner.swap_space)
     drafting = build_proposer(
         config.speculative,
         vocab_size=model.config.vocab_size,
@@ -209,9 +213,15 @@ def _pool_size(config: EngineConfig, model: LlamaFamilyModel) -> PoolSize:
 
 
 def _build_scheduler(
-    config: EngineConfig, pool: BlockPool, model: LlamaFamilyModel
+    config: EngineConfig,
+    pool: BlockPool,
+    model: LlamaFamilyModel,
+    swap_space: SwapSpace | None,
 ) -> BatchScheduler:
     speculative = config.speculative
+    swapping = None
+    if swap_space is not None:
+        swapping = Swapping(swap_space.num_slots, swap_space.block_ms)
     return BatchScheduler(
         pool,
         vocab_size=model.config.vocab_size,
@@ -226,6 +236,8 @@ def _build_scheduler(
             long_threshold=config.scheduler.long_prompt_tokens(model.max_model_len),
             max_step_ms=config.scheduler.max_step_ms,
         ),
+        fair_share_by_user=config.scheduler.fair_share_by_user,
+        swapping=swapping,
         disable_drafts_at=None if speculative is None else speculative.disable_by_batch_size,
     )
 

@@ -30,6 +30,11 @@ class WatchedScheduler(Protocol):
         ...
 
     @property
+    def num_swapped(self) -> int:
+        """Of those, times that its keys and values were kept outside the cache."""
+        ...
+
+    @property
     def num_prefix_queries(self) -> int:
         """Prompt tokens that were looked up in the prefix cache, since the start."""
         ...
@@ -79,6 +84,7 @@ class EngineMonitor:
             num_free_blocks=self._pool.num_free(),
             num_empty_blocks=self._pool.num_empty(),
             num_preempted_total=self._scheduler.num_preempted,
+            num_swapped_total=self._scheduler.num_swapped,
             num_steps_total=self._num_steps,
             num_rows_total=self._num_rows,
             num_drafts_total=self._num_drafts,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -130,6 +130,32 @@ class KVCache:
             for layer in self.layers:
                 for array in layer:
                     array[destination] = array[source]
+
+    def read_block(self, block_id: int, out: NDArray[np.uint8]) -> None:
+        """Copy everything that a block holds to other memory.
+
+        Args:
+            block_id: the block.
+            out: [layout.block_bytes] uint8; written.
+        """
+        for array, part in self._parts(block_id, out):
+            part[:] = array
+
+    def write_block(self, block_id: int, data: NDArray[np.uint8]) -> None:
+        """The way back: `data` is what read_block wrote, of this or another block."""
+        for array, part in self._parts(block_id, data):
+            array[:] = part
+
+    def _parts(
+        self, block_id: int, memory: NDArray[np.uint8]
+    ) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint8]]]:
+        """(bytes of the block in an array of the cache, their place in `memory`)."""
+        start = 0
+        for layer in self.layers:
+            for array in layer:
+                part = array[block_id].reshape(-1).view(np.uint8)
+                yield part, memory[start : start + len(part)]
+                start += len(part)
 
     def close(self) -> None:
         """Give the arena back; the views must not be used any more."""

@@ -33,8 +33,10 @@ from fdspec.kv.prefix_index import root_digest
 from fdspec.scheduler.admission import reason_to_refuse
 from fdspec.scheduler.draft_rows import DraftRows
 from fdspec.scheduler.draft_stats import draft_stats
+from fdspec.scheduler.neighbours import sharers_together
 from fdspec.scheduler.prompt_rows import PrefillLimits, PromptRows
 from fdspec.scheduler.residents import Residents
+from fdspec.scheduler.swapping import Swapping
 
 logger = logging.getLogger(__name__)
 
@@ -42,8 +44,9 @@ _FIRST_COME = PrefillLimits()
 
 
 class BatchScheduler:
-    """First come, first served, by (priority, arrival). Implements `core.protocols.Scheduler`.
+    """Served by priority, then by arrival. Implements `core.protocols.Scheduler`.
 
+    * So that nobody starves, every 16th admission goes to who came first (`WaitingQueue`).
     * A request is admitted when blocks for all its known tokens are free, and takes them at once;
       nobody overtakes a request that waits for blocks.
     * Every decoding sequence has one row in every step; prompts share what is left, in chunks
@@ -65,6 +68,8 @@ class BatchScheduler:
         max_draft_rows: int = 64,
         prefill: PrefillLimits = _FIRST_COME,
         disable_drafts_at: int | None = None,
+        fair_share_by_user: bool = False,
+        swapping: Swapping | None = None,
     ) -> None:
         """Start empty.
 
@@ -78,6 +83,8 @@ class BatchScheduler:
             prefill: what prompts may take of a step; if they are not chunked, a step must be able
                 to hold the longest: max_num_batched_tokens is then at least max_model_len.
             disable_drafts_at: no drafts while at least so many sequences run; None is no limit.
+            fair_share_by_user: within a priority, serve users by turns instead of by arrival.
+            swapping: where preempted requests may be kept; None computes them again.
 
         Raises:
             ConfigError: the limits exclude each other.
@@ -90,7 +97,13 @@ class BatchScheduler:
             )
         assert prefill.chunked or max_num_batched_tokens >= max_model_len
         self._pool = pool
-        self._residents = Residents(pool, max_num_seqs)
+        self._swapping = swapping or Swapping(0, 0.0)
+        self._residents = Residents(
+            pool,
+            max_num_seqs,
+            swapping=self._swapping,
+            fair_share_by_user=fair_share_by_user,
+        )
         self._vocab_size = vocab_size
         self._max_num_batched_tokens = max_num_batched_tokens
         self._max_model_len = max_model_len
@@ -119,6 +132,11 @@ class BatchScheduler:
     def num_preempted(self) -> int:
         """Times that a sequence lost its blocks, since the start. Does not modify."""
         return self._residents.num_preempted
+
+    @property
+    def num_swapped(self) -> int:
+        """Of those, times that its keys and values were kept outside the cache."""
+        return self._swapping.num_swapped
 
     @property
     def num_prefix_queries(self) -> int:
@@ -201,8 +219,9 @@ class BatchScheduler:
             if (num_rows := rows.get(request.sequence_id)) is not None
         ]
         copies = self._residents.take_copies()
-        assert sequences or not copies, "a request was admitted and nothing is computed"
-        return StepPlan(self._step, tuple(sequences), copies)
+        swap_outs, swap_ins = self._swapping.take()
+        assert sequences or not (copies or swap_outs or swap_ins), "blocks move and nothing is run"
+        return StepPlan(self._step, sharers_together(sequences), copies, swap_outs, swap_ins)
 
     def apply(self, plan: StepPlan, verdicts: Sequence[Verdict]) -> list[TokenEvent]:
         """Turn verdicts into request state and events.
@@ -233,8 +252,12 @@ class BatchScheduler:
         return events
 
     def learn(self, plan: StepPlan, step_ms: float) -> None:
-        """Take the measured time of a step; it bounds later chunks of prompts, nothing else."""
+        """Take the measured time of a step.
+
+        It bounds later chunks of prompts, and says whether swapping pays; nothing else.
+        """
         self._prompt_rows.learn(plan, step_ms)
+        self._swapping.learn(plan, step_ms)
 
     def _abort(self, request: Request) -> TokenEvent:
         self._prompt_logprobs.pop(request.sequence_id, None)
@@ -328,6 +351,7 @@ def _new_request(submit: Submit, choice: int, emitted: tuple[int, ...]) -> Reque
         TokenBuffer(submit.prompt + emitted, reserve=min(params.max_tokens, 1024)),
         len(submit.prompt),
         priority=submit.priority,
+        user=submit.user,
         digests=[root_digest(submit.cache_salt)],
         cache_salt=submit.cache_salt,
     )

@@ -54,10 +54,9 @@ class PrefixSharing:
         self._held.setdefault(digest, []).append(request)
         return True
 
-    def begin(self, request: Request, match: Match) -> None:
-        """A request was admitted with what it found, and computes the rest."""
+    def begin(self, request: Request, match: Match, num_found: int) -> None:
+        """A request was admitted with num_found tokens in the cache, and computes the rest."""
         request.num_published = len(match.block_ids)
-        num_found = request.num_published * self._block_size + match.num_partial
         request.num_computed = num_found
         if request.num_cached is None:
             request.num_cached = min(num_found, request.num_prompt)

@@ -15,11 +15,12 @@ from collections.abc import Iterable, Iterator
 from fdspec.core import Request, SequenceId, Status
 from fdspec.core.protocols import BlockPool, Match
 from fdspec.scheduler.prefix_sharing import PrefixSharing
-from fdspec.scheduler.waiting import WaitingQueue, service_order
+from fdspec.scheduler.swapping import Swapping
+from fdspec.scheduler.waiting import FairShares, WaitingQueue, service_order
 
 
 class Residents:
-    """All requests in service, in the order of (priority, arrival).
+    """All requests in service, in order of service: by priority, then by arrival or fair share.
 
     A running request holds blocks for at least all its computed tokens, some of them together with
     others; a waiting one holds none.
@@ -30,16 +31,25 @@ class Residents:
         sharing: what requests find in the cache; callers read its counters.
     """
 
-    def __init__(self, pool: BlockPool, max_num_seqs: int) -> None:
+    def __init__(
+        self,
+        pool: BlockPool,
+        max_num_seqs: int,
+        *,
+        swapping: Swapping,
+        fair_share_by_user: bool = False,
+    ) -> None:
         self.running: list[Request] = []
         self.num_preempted = 0
         self.sharing = PrefixSharing(pool)
         self._pool = pool
+        self._swapping = swapping
         self._block_size = pool.block_size
         self._max_num_seqs = max_num_seqs
         self._requests: dict[SequenceId, Request] = {}
         self._choices: dict[str, list[Request]] = {}
         self._queue = WaitingQueue()
+        self._shares = FairShares() if fair_share_by_user else None
         self._arrivals = itertools.count()
         self._copies: list[tuple[int, int]] = []
 
@@ -57,6 +67,9 @@ class Residents:
     def enter(self, request: Request) -> None:
         """Take a new request; it waits."""
         request.arrival = next(self._arrivals)
+        if self._shares is not None:
+            num_tokens = request.num_prompt + (request.params.max_tokens or 0)
+            request.turn = self._shares.take_turn(request.user, num_tokens)
         self._requests[request.sequence_id] = request
         self._choices.setdefault(request.sequence_id[0], []).append(request)
         self._queue.push(request)
@@ -72,6 +85,9 @@ class Residents:
             del self._choices[request.sequence_id[0]]
         if was_running:
             self._stop(request)
+        else:
+            self._queue.remove(request)
+            self._swapping.forget(request)
 
     def admit(self) -> Iterator[Request]:
         """Run waiting requests, one by one, for as long as they fit.
@@ -85,13 +101,17 @@ class Residents:
             if request is None:
                 return
             match = self.sharing.match(request)
-            if self.sharing.hold(request, match):
-                self._queue.pop()
+            if request.swapped is None and self.sharing.hold(request, match):
+                self._queue.remove(request)
             elif self._take_blocks(request, match):
-                self._queue.pop()
+                self._queue.admit(request)
+                if self._shares is not None:
+                    self._shares.served(request.turn)
                 request.status = Status.RUNNING
                 insort(self.running, request, key=service_order)
-                self.sharing.begin(request, match)
+                num_found = len(match.block_ids) * self._block_size + match.num_partial
+                num_found = self._swapping.swap_in(request, len(match.block_ids), num_found)
+                self.sharing.begin(request, match, num_found)
                 yield request
             else:
                 return
@@ -155,6 +175,7 @@ class Residents:
         """Raise AssertionError if requests and blocks do not agree. Does not modify."""
         self._pool.check()
         self.sharing.check()
+        self._swapping.check(list(self._requests.values()))
         holders = Counter(block_id for request in self.running for block_id in request.block_ids)
         for block_id in range(self._pool.num_blocks):
             assert holders[block_id] == self._pool.num_holders(block_id), f"block {block_id}"
@@ -199,11 +220,12 @@ class Residents:
         request.block_ids = (*match.block_ids, *block_ids)
         # The source may be among what was given out, and later be written: but copies come first,
         # in this order, and rows after them.
-        if match.partial_block not in (None, block_ids[0]):
+        if match.partial_block is not None and match.partial_block != block_ids[0]:
             self._copies.append((match.partial_block, block_ids[0]))
         return True
 
     def _preempt(self, request: Request) -> None:
+        self._swapping.swap_out(request, self.blocks_for(request.num_computed))
         self._stop(request)
         request.num_computed = 0
         request.num_preempted += 1

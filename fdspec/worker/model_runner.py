@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fdspec.core.plan import ModelOutput, StepPlan, Verdict
 from fdspec.kv.cache import KVCache, KVCacheLayout
+from fdspec.kv.swap_space import open_swap_space
 from fdspec.layers.attention import AttentionMetadata
 from fdspec.models.config import ModelConfig
 from fdspec.models.decoder import LlamaFamilyModel
@@ -52,6 +53,11 @@ class ModelRunner:
         kv_cache_dtype: "bfloat16", "float32" or "int8".
         use_step_program: run a step in one call; False calls the layers one by one, with the same
             results.
+        swap_bytes: most memory for the blocks of preempted sequences.
+        swap_folder: where a file for it is made; None takes host memory.
+
+    Attributes:
+        swap_space: where swapped blocks are; None if there is none.
     """
 
     def __init__(
@@ -62,10 +68,13 @@ class ModelRunner:
         block_size: int = 64,
         kv_cache_dtype: str = "bfloat16",
         use_step_program: bool = True,
+        swap_bytes: int = 0,
+        swap_folder: str | None = None,
     ) -> None:
         layout = kv_cache_layout(model.config, block_size=block_size, dtype=kv_cache_dtype)
         self._model = model
         self._cache = KVCache(layout, num_blocks)
+        self.swap_space = open_swap_space(self._cache, swap_bytes, swap_folder)
         self._block_size = block_size
         self._vocab_size = model.config.vocab_size
         self._program = model.lower(self._cache.layers) if use_step_program else None
@@ -90,7 +99,7 @@ class ModelRunner:
             these are all that is wanted.
         """
         wake_threads()
-        self._cache.copy_blocks(plan.copies)
+        self._move_blocks(plan)
         batch = build_batch(plan, block_size=self._block_size, vocab_size=self._vocab_size)
         if not len(batch.token_ids):
             return ModelOutput(self._logits[:0], batch.logit_splits)
@@ -124,6 +133,19 @@ class ModelRunner:
         """Give the cache's memory back; the runner must not be used any more."""
         self._program = None
         self._cache.close()
+
+    def _move_blocks(self, plan: StepPlan) -> None:
+        """In this order: a block may be swapped out, copied over, and swapped in over again."""
+        if self.swap_space is None:
+            assert not plan.swap_outs and not plan.swap_ins
+            self._cache.copy_blocks(plan.copies)
+            return
+        slots = self.swap_space.slots
+        for block_id, slot in plan.swap_outs:
+            self._cache.read_block(block_id, slots[slot])
+        self._cache.copy_blocks(plan.copies)
+        for slot, block_id in plan.swap_ins:
+            self._cache.write_block(block_id, slots[slot])
 
     def _outputs(self, num_rows: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Memory of the last steps: new one would cost a page fault for every 4 KiB of it."""

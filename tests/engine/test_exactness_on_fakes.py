@@ -24,7 +24,8 @@ SUBMITS = make_submits(
         stop_ids=(7, 15, 30, 22, 41),
         stop=("ab", "g", "zz"),
         ids=(2, 9, 11, 13, 20, 31),
-    )
+    ),
+    seed=1,
 )
 DRAFTERS = sorted(all_drafters({}, VOCAB_SIZE, eos_id=EOS_ID, stop_id=7, length=1))
 
@@ -42,14 +43,19 @@ def world(request):
 
 
 def check(world, drafter, settings, **options):
-    """Compare under each setting; returns (tokens compared, preemptions, drafts accepted)."""
+    """Compare under each setting.
+
+    Returns tokens compared, preemptions, drafts accepted, and prompt tokens found in the cache.
+    """
     make_engine, expected, _ = world
-    totals = [0, 0, 0]
+    totals = [0, 0, 0, 0]
     for setting in settings:
         engine = make_engine(drafter, setting, **options)
         results = run(engine, SUBMITS, arrivals_per_step=3)
         totals[0] += compare(expected, results)
-        totals[1] += engine.monitor.stats().num_preempted_total
+        stats = engine.monitor.stats()
+        totals[1] += stats.num_preempted_total
+        totals[3] += stats.num_prefix_hits_total
         totals[2] += sum(result.num_accepted for result in results.values())
     return totals
 
@@ -66,8 +72,23 @@ def test_the_requests_end_in_every_way(world):
 
 
 def test_plain_decoding_under_every_setting(world):
-    _, num_preempted, num_accepted = check(world, NaiveProposer(), SETTINGS)
-    assert num_preempted > 0 and num_accepted == 0
+    _, num_preempted, num_accepted, num_found = check(world, NaiveProposer(), SETTINGS)
+    assert num_preempted > 0 and num_accepted == 0 and num_found > 20 * len(SETTINGS)
+
+
+def test_forced_swaps(world):
+    for num_slots, prefix_caching in itertools.product((4, 100), (False, True)):
+        for base in (Setting(7, 16, 23), Setting(16, 64, 23)):
+            setting = replace(base, num_swap_slots=num_slots, prefix_caching=prefix_caching)
+            engine = world[0](NgramProposer(3, min_ngram_size=1), setting)
+            compare(world[1], run(engine, SUBMITS, arrivals_per_step=3))
+            stats = engine.monitor.stats()
+            assert 0 < stats.num_swapped_total <= stats.num_preempted_total
+
+
+def test_without_prefix_caching(world):
+    settings = [replace(setting, prefix_caching=False) for setting in SETTINGS[::3]]
+    assert check(world, NaiveProposer(), settings)[3] == 0
 
 
 @pytest.mark.parametrize("max_step_ms", [None, 0.05])

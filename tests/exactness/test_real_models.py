@@ -60,14 +60,16 @@ def worlds(smollm2_path, tmp_path_factory):
 
 
 def check(world, drafter, settings):
-    """Compare under each setting; returns the preemptions."""
-    num_preempted = 0
+    """Compare under each setting; returns preemptions, and prompt tokens found in the cache."""
+    num_preempted = num_found = 0
     for setting in settings:
         engine = world.make_engine(drafter, setting)
         results = run(engine, world.submits, arrivals_per_step=3)
         assert compare(world.expected, results) >= MIN_TOKENS
-        num_preempted += engine.monitor.stats().num_preempted_total
-    return num_preempted
+        stats = engine.monitor.stats()
+        num_preempted += stats.num_preempted_total
+        num_found += stats.num_prefix_hits_total
+    return num_preempted, num_found
 
 
 def adversary(world, name, length):
@@ -77,10 +79,22 @@ def adversary(world, name, length):
     return drafters[name]
 
 
+def test_forced_swaps(worlds):
+    """Tight pools with swap space, a block cached or swapped or both."""
+    for index, name in enumerate(WORLDS):
+        tight = Setting(7, 64, 9, prefix_caching=index % 2 == 0, num_swap_slots=5 + 40 * index)
+        proposer = NgramProposer(4, min_ngram_size=1)
+        engine = worlds(name).make_engine(proposer, tight)
+        results = run(engine, worlds(name).submits, arrivals_per_step=3)
+        assert compare(worlds(name).expected, results) >= MIN_TOKENS
+        assert engine.monitor.stats().num_swapped_total > 0
+
+
 def test_batches_chunks_and_preemption(worlds):
     for name in WORLDS:
         tight = Setting(max_num_seqs=7, max_num_batched_tokens=64, num_blocks=9)
-        assert check(worlds(name), NaiveProposer(), [tight]) > 0
+        num_preempted, num_found = check(worlds(name), NaiveProposer(), [tight])
+        assert num_preempted > 0 and num_found > 100
 
 
 @pytest.mark.parametrize("index", range(len(DRAFTERS)), ids=DRAFTERS)

@@ -11,13 +11,15 @@ from fdspec.core.protocols import Proposer
 from fdspec.engine.engine import Engine
 from fdspec.engine.stats import EngineMonitor
 from fdspec.kv.block_pool import BlockPool
+from fdspec.kv.cache import KVCacheLayout
 from fdspec.models import ModelOptions, load_model
 from fdspec.models.decoder import LlamaFamilyModel
 from fdspec.scheduler.batch import BatchScheduler
+from fdspec.scheduler.swapping import Swapping
 from fdspec.scheduler.topic import InProcessTopic
 from fdspec.spec_decode.verifier import SpeculativeVerifier
 from fdspec.tokenizer import Tokenizer, load_tokenizer
-from fdspec.worker.model_runner import ModelRunner
+from fdspec.worker.model_runner import ModelRunner, kv_cache_layout
 from tests.fakes.exactness import Results, Setting, reference
 
 MAX_MODEL_LEN = 256
@@ -65,15 +67,21 @@ class World:
         """Logits of a row."""
         return self.model.config.vocab_size
 
+    @property
+    def layout(self) -> KVCacheLayout:
+        """What a block of the engines' caches holds."""
+        return kv_cache_layout(self.model.config, block_size=BLOCK_SIZE, dtype=self.kv_cache_dtype)
+
     def make_engine(self, proposer: Proposer, setting: Setting) -> Engine:
         """An engine over the model with a fresh KV cache."""
-        pool = BlockPool(setting.num_blocks, BLOCK_SIZE)
+        pool = BlockPool(setting.num_blocks, BLOCK_SIZE, prefix_caching=setting.prefix_caching)
         scheduler = BatchScheduler(
             pool,
             vocab_size=self.vocab_size,
             max_num_seqs=setting.max_num_seqs,
             max_num_batched_tokens=setting.max_num_batched_tokens,
             max_model_len=MAX_MODEL_LEN,
+            swapping=Swapping(setting.num_swap_slots, 0.0),
         )
         verifier = SpeculativeVerifier(
             vocab_size=self.vocab_size,
@@ -86,6 +94,7 @@ class World:
             num_blocks=setting.num_blocks,
             block_size=BLOCK_SIZE,
             kv_cache_dtype=self.kv_cache_dtype,
+            swap_bytes=setting.num_swap_slots * self.layout.block_bytes,
         )
         return Engine(
             InProcessTopic(),
@@ -117,7 +126,7 @@ def tiny_world(folder: Path, params: dict[str, SamplingParams], *, quantization:
     size = model.config.vocab_size
     token_bytes = [bytes([97 + index % 26]) for index in range(size)]
     submits = [
-        Submit(name, tuple((7 * i * i + 3 * index) % 300 + 5 for i in range(length)), values)
+        Submit(name, tuple((7 * i * i + 3 * (index % 6)) % 300 + 5 for i in range(length)), values)
         for index, (name, values) in enumerate(params.items())
         for length in [(1, 5, 16, 17, 40, 90)[index % 6]]
     ]

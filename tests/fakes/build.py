@@ -12,6 +12,7 @@ from fdspec.engine.stats import EngineMonitor
 from fdspec.kv.block_pool import BlockPool
 from fdspec.scheduler.batch import BatchScheduler
 from fdspec.scheduler.prompt_rows import PrefillLimits
+from fdspec.scheduler.swapping import Swapping
 from fdspec.scheduler.topic import InProcessTopic
 from fdspec.spec_decode.verifier import SpeculativeVerifier
 from tests.fakes.exactness import Setting
@@ -39,7 +40,7 @@ def make_fake_engine(
     prefill: PrefillLimits | None = None,
 ) -> Engine:
     """An engine whose model is a FakeRunner."""
-    pool = BlockPool(setting.num_blocks, BLOCK_SIZE)
+    pool = BlockPool(setting.num_blocks, BLOCK_SIZE, prefix_caching=setting.prefix_caching)
     scheduler = BatchScheduler(
         pool,
         vocab_size=VOCAB_SIZE,
@@ -48,6 +49,7 @@ def make_fake_engine(
         max_model_len=MAX_MODEL_LEN,
         max_draft_rows=max_draft_rows,
         prefill=prefill or PrefillLimits(),
+        swapping=Swapping(setting.num_swap_slots, 0.0),
     )
     verifier = SpeculativeVerifier(
         vocab_size=VOCAB_SIZE,
@@ -68,16 +70,15 @@ def make_fake_engine(
 
 
 def make_submits(params: dict[str, SamplingParams], *, seed: int = 0) -> list[Submit]:
-    """A request for each set of parameters, with prompts of all lengths."""
+    """A request for each set of parameters, with prompts of all lengths.
+
+    Of every six in turn, the first ones begin as the ones before them did, for 0 to 18 tokens.
+    """
     source = random.Random(seed)
-    return [
-        Submit(
-            name,
-            tuple(
-                source.randrange(2, VOCAB_SIZE)
-                for _ in range((1, 3, BLOCK_SIZE, 17, 33, 50)[index % 6])
-            ),
-            values,
-        )
-        for index, (name, values) in enumerate(params.items())
-    ]
+    submits: list[Submit] = []
+    for index, (name, values) in enumerate(params.items()):
+        start = submits[index - 6].prompt[: 6 * (index % 4)] if index >= 6 else ()
+        length = (1, 3, BLOCK_SIZE, 17, 33, 50)[index % 6]
+        rest = (source.randrange(2, VOCAB_SIZE) for _ in range(length - len(start)))
+        submits.append(Submit(name, (*start, *rest), values))
+    return submits

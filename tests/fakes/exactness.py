@@ -35,11 +35,15 @@ class Setting:
         max_num_seqs: sequences at once.
         max_num_batched_tokens: rows in a step; small values cut prompts into chunks.
         num_blocks: KV blocks; few of them force preemptions.
+        num_swap_slots: blocks of swap space; with any, whatever fits is swapped.
+        prefix_caching: share what requests have in common.
     """
 
     max_num_seqs: int
     max_num_batched_tokens: int
     num_blocks: int
+    prefix_caching: bool = True
+    num_swap_slots: int = 0
 
 
 @dataclass
@@ -144,8 +148,8 @@ def _so_far(submit: Submit, choice: int) -> Result:
 def reference(
     make_engine: MakeEngine, submits: Sequence[Submit], setting: Setting, *, endless: bool = False
 ) -> Results:
-    """Plain decoding, one sequence at a time."""
-    engine = make_engine(NaiveProposer(), replace(setting, max_num_seqs=1))
+    """Plain decoding, one sequence at a time, each computed from its start."""
+    engine = make_engine(NaiveProposer(), replace(setting, max_num_seqs=1, prefix_caching=False))
     if endless:
         engine.verifier._stop = EndlessWalk()  # type: ignore[attr-defined]
     return run(engine, submits)

@@ -50,6 +50,7 @@ class FakeRunner:
         self._values = _mix(np.arange(num_blocks * block_size, dtype=np.uint64) + _ODD)
         self._ids = np.arange(vocab_size, dtype=np.uint64) * _VOCABULARY
         self._logits = np.empty((0, vocab_size), np.float32)
+        self._swapped: dict[int, NDArray[np.uint64]] = {}
         self.num_steps = 0
         self.num_rows = 0
 
@@ -59,8 +60,12 @@ class FakeRunner:
         # The previous step's logits are valid until now and not longer.
         self._logits.fill(np.nan)
         blocks = self._values.reshape(-1, self._block_size)
+        for block_id, slot in plan.swap_outs:
+            self._swapped[slot] = blocks[block_id].copy()
         for source, destination in plan.copies:
             blocks[destination] = blocks[source]
+        for slot, block_id in plan.swap_ins:
+            blocks[block_id] = self._swapped[slot]
         rows: list[NDArray[np.float32]] = []
         splits = [0]
         for sequence in plan.sequences:

@@ -1,17 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random commands, drafts and verdicts: the books of scheduler and pool balance at every step."""
+"""Random commands, drafts and verdicts: the books of scheduler and pool balance at every step.
+
+Whatever is shared, copied or preempted, every sequence finds its own tokens in the cache.
+"""
+
+from collections import Counter
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from fdspec.core import Abort, Draft, FinishReason, SamplingParams, Submit, Verdict
 from fdspec.kv.block_pool import BlockPool
 from fdspec.scheduler.batch import BatchScheduler
 from fdspec.scheduler.prompt_rows import PrefillLimits
+from fdspec.scheduler.swapping import Swapping
+from tests.fakes.prefix_cache import PrefixCache
 
 MAX_MODEL_LEN = 40
+BLOCK_SIZE = 4
+COUNTS: Counter[str] = Counter()
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -24,9 +40,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.num_submitted = 0
 
     @initialize(
-        num_blocks=st.integers(10, 25),
-        max_num_seqs=st.integers(1, 5),
-        budget=st.integers(5, 30),
+        num_blocks=st.integers(10, 16),
+        max_num_seqs=st.integers(1, 6),
+        budget=st.integers(6, 30),
         prefill=st.builds(
             PrefillLimits,
             max_partial=st.integers(1, 3),
@@ -34,9 +50,15 @@ class SchedulerMachine(RuleBasedStateMachine):
             long_threshold=st.sampled_from([0, 3, 12]),
             max_step_ms=st.sampled_from([None, 0.1, 20.0]),
         ),
+        prefix_caching=st.sampled_from([True, True, True, False]),
+        num_slots=st.sampled_from([0, 5, 100]),
+        fair_share=st.booleans(),
     )
-    def build(self, num_blocks, max_num_seqs, budget, prefill):
-        self.pool = BlockPool(num_blocks, 4)
+    def build(
+        self, num_blocks, max_num_seqs, budget, prefill, prefix_caching, num_slots, fair_share
+    ):
+        self.pool = BlockPool(num_blocks, BLOCK_SIZE, prefix_caching=prefix_caching)
+        self.cache = PrefixCache(num_blocks, BLOCK_SIZE, num_slots)
         self.scheduler = BatchScheduler(
             self.pool,
             vocab_size=30,
@@ -44,22 +66,33 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_num_batched_tokens=budget,
             max_model_len=MAX_MODEL_LEN,
             prefill=prefill,
+            swapping=Swapping(num_slots, 1.0),
+            fair_share_by_user=fair_share,
         )
         self.budget = budget
 
     @rule(
-        num_prompt=st.integers(1, 30),
-        max_tokens=st.integers(1, 15),
+        num_prompt=st.integers(1, 20),
+        max_tokens=st.integers(1, 30),
         n=st.integers(1, 3),
         priority=st.integers(-1, 1),
-        max_draft=st.sampled_from([None, 0, 2]),
+        num_common=st.integers(0, 20),
+        user=st.sampled_from(["a", "b"]),
+        salt=st.sampled_from(["", "", "", "x"]),
+        prompt_logprobs=st.sampled_from([None, None, None, 0]),
+        max_draft_tokens=st.sampled_from([None, 0, 2]),
     )
-    def submit(self, num_prompt, max_tokens, n, priority, max_draft):
+    def submit(self, num_prompt, num_common, priority, user, salt, **params):
+        """Prompts have their first num_common tokens in common with each other."""
         name = str(self.num_submitted)
         self.num_submitted += 1
-        params = SamplingParams(max_tokens=max_tokens, seed=0, n=n, max_draft_tokens=max_draft)
-        events = self.scheduler.add(Submit(name, tuple(range(num_prompt)), params, priority))
-        if num_prompt + max_tokens > MAX_MODEL_LEN:
+        num_common = min(num_common, num_prompt)
+        prompt = (*range(num_common), *[29] * (num_prompt - num_common))
+        events = self.scheduler.add(
+            Submit(name, prompt, SamplingParams(seed=0, **params), priority, salt, user)
+        )
+        n = params["n"]
+        if num_prompt + params["max_tokens"] > MAX_MODEL_LEN:
             assert len(events) == n and all(e.finish is FinishReason.ERROR for e in events)
             return
         assert events == []
@@ -75,6 +108,11 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert event.finish is FinishReason.ABORT
             assert event.index == len(self.outputs[key])
             self.live.remove(key)
+
+    @rule()
+    def forget(self):
+        if hasattr(self, "scheduler"):
+            self.scheduler.forget_cached()
 
     @rule(data=st.data(), steps=st.integers(1, 6))
     def step(self, data, steps):
@@ -97,8 +135,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert len({s.sequence_id for s in plan.sequences}) == len(plan.sequences)
         for sequence in plan.sequences:
             assert sequence.num_committed_rows >= 1
-            assert len(sequence.block_ids) == -(-(sequence.start + sequence.num_rows) // 4)
-        verdicts = [self.verdict(s, draw) for s in plan.sequences if s.samples]
+            num_slots = sequence.start + sequence.num_rows
+            assert len(sequence.block_ids) == -(-num_slots // BLOCK_SIZE)
+        verdicts = [
+            self.verdict(s, draw) for s in plan.sequences if s.samples or s.wants_prompt_logprobs
+        ]
+        self.run(plan, verdicts)
         self.scheduler.learn(plan, draw(st.floats(0.01, 1e4)))
         for event in self.scheduler.apply(plan, verdicts):
             key = (event.request_id, event.choice)
@@ -107,7 +149,16 @@ class SchedulerMachine(RuleBasedStateMachine):
             if event.finish is not None:
                 self.live.remove(key)
 
+    def run(self, plan, verdicts):
+        self.cache.execute(plan)
+        self.cache.commit(plan, verdicts)
+        COUNTS["steps"] += 1
+        COUNTS["copies"] += len(plan.copies)
+        COUNTS["found"] += sum(s.start > 0 and s.num_output == 0 for s in plan.sequences)
+
     def verdict(self, sequence, draw):
+        if not sequence.samples:
+            return Verdict(sequence.sequence_id)
         path = []
         if sequence.draft is not None:
             current = -1
@@ -115,7 +166,8 @@ class SchedulerMachine(RuleBasedStateMachine):
                 if parent == current and draw(st.booleans()):
                     path.append(index)
                     current = index
-        tokens = tuple(range(len(path) + 1))
+        accepted = sequence.draft.tokens[path].tolist() if path else ()
+        tokens = (*accepted, draw(st.integers(0, 2)))
         num_output = sequence.num_output + len(tokens)
         assert num_output <= sequence.params.max_tokens, "drafts may not pass max_tokens"
         ends = num_output == sequence.params.max_tokens or draw(st.integers(0, 9)) == 0
@@ -125,6 +177,14 @@ class SchedulerMachine(RuleBasedStateMachine):
             tuple(path),
             sequence.num_draft_rows,
             finish=FinishReason.STOP if ends else None,
+        )
+
+    def last_verdict(self, sequence):
+        ends = sequence.num_output + 1 == sequence.params.max_tokens
+        return Verdict(
+            sequence.sequence_id,
+            (1,) if sequence.samples else (),
+            finish=FinishReason.LENGTH if sequence.samples and ends else None,
         )
 
     @invariant()
@@ -142,22 +202,36 @@ class SchedulerMachine(RuleBasedStateMachine):
                 break
             plan = self.scheduler.plan([])
             verdicts = [
-                Verdict(
-                    s.sequence_id,
-                    (1,),
-                    finish=(
-                        FinishReason.LENGTH if s.num_output + 1 == s.params.max_tokens else None
-                    ),
-                )
-                for s in plan.sequences
-                if s.samples
+                self.last_verdict(s) for s in plan.sequences if s.samples or s.wants_prompt_logprobs
             ]
+            self.run(plan, verdicts)
             for event in self.scheduler.apply(plan, verdicts):
                 if event.finish is not None:
                     self.live.remove((event.request_id, event.choice))
+        COUNTS["preempted"] += self.scheduler.num_preempted
+        COUNTS["swapped"] += self.scheduler.num_swapped
         assert not self.live, "some request never ends"
         assert self.pool.num_free() == self.pool.num_blocks
 
 
-TestSchedulerStates = SchedulerMachine.TestCase
-TestSchedulerStates.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+def explore(num_examples):
+    """Run the machine; every kind of thing happens many times."""
+    COUNTS.clear()
+    run_state_machine_as_test(
+        SchedulerMachine,
+        settings=settings(max_examples=num_examples, stateful_step_count=40, deadline=None),
+    )
+    assert COUNTS["steps"] > 40 * num_examples
+    assert min(COUNTS["copies"], COUNTS["found"]) > num_examples // 2, COUNTS
+    assert COUNTS["preempted"] > COUNTS["swapped"] > num_examples // 8, COUNTS
+    return COUNTS["steps"]
+
+
+def test_scheduler_states():
+    explore(30)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(3600)
+def test_many_scheduler_states():
+    assert explore(2500) >= 100_000

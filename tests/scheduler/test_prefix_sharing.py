@@ -186,6 +186,25 @@ def test_drafts_are_written_behind_what_is_shared():
     scheduler.check()
 
 
+def test_sharers_are_neighbours_in_a_plan():
+    scheduler, _ = make(max_num_batched_tokens=128)
+    common, branch = list(range(8)), list(range(50, 58))
+    for name, tokens in (
+        ("first", [*common, *branch, 1]),
+        ("alone", range(100, 110)),
+        ("other", [*common, 70, 71, 72]),
+        ("second", [*common, *branch, 2]),
+    ):
+        scheduler.add(submit(name, tokens))
+        step(scheduler)
+    plan = scheduler.plan([])
+    names = [s.sequence_id[0] for s in plan.sequences]
+    assert names.index("alone") in (0, 3)
+    sharers = [name for name in names if name != "alone"]
+    assert sharers in (["first", "second", "other"], ["other", "first", "second"])
+    assert [s.sequence_id[0] for s in step(scheduler)[0].sequences] == names
+
+
 def test_without_caching_nothing_is_found_and_nobody_waits():
     scheduler, pool = make(prefix_caching=False)
     for name in "ab":

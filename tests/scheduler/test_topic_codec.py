@@ -50,7 +50,7 @@ MESSAGES = [
     (FULL_EVENT, TokenEvent("b", 0, 0, (), finish=FinishReason.ABORT, stop_reason=17)),
     (),
     Ready(100, 2048, 64, 16, 8, "ngram", 5, (("isa", "avx2"),)),
-    EngineStats(*range(1, 14)),
+    EngineStats(*range(1, 15)),
     Fatal("out of memory"),
 ]
 

@@ -146,6 +146,11 @@ class Metrics:
         yield self._counter(
             "request_preempted", "Times a sequence lost its blocks", stats.num_preempted_total
         )
+        yield self._counter(
+            "request_swapped",
+            "Of those, times its keys and values were swapped out",
+            stats.num_swapped_total,
+        )
         yield self._counter("engine_steps", "Steps of the engine", stats.num_steps_total)
         yield self._counter("engine_rows", "Rows that steps computed", stats.num_rows_total)
         yield self._counter(

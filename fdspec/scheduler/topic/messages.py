@@ -50,6 +50,7 @@ class EngineStats:
         num_free_blocks: of those, how many can be given out.
         num_empty_blocks: of those, how many hold no cached tokens.
         num_preempted_total: times that a sequence lost its blocks.
+        num_swapped_total: of those, times that its keys and values were kept outside the cache.
         num_steps_total: engine steps that computed something.
         num_rows_total: rows (prompt, decode and draft tokens) computed.
         num_drafts_total: drafts that were verified.
@@ -65,6 +66,7 @@ class EngineStats:
     num_free_blocks: int = 0
     num_empty_blocks: int = 0
     num_preempted_total: int = 0
+    num_swapped_total: int = 0
     num_steps_total: int = 0
     num_rows_total: int = 0
     num_drafts_total: int = 0
