@@ -158,7 +158,10 @@ def test_shared_prefixes_give_the_bits_of_sequences_alone(shape: Shape) -> None:
     # Three that share 260 tokens, of which two share more; one by itself; two that share 140.
     steps = [(300, chain(5)), (260, [-1, 0, 0, 1]), (261, chain(1)), (70, chain(9))]
     steps += [(140, chain(70)), (150, chain(1))]
+    # A tree: all of them share 130 tokens, the first two and the last two 260, two of these 390.
+    steps += [(400, chain(2)), (300, chain(1)), (131, chain(3)), (450, chain(1)), (420, chain(4))]
     sharers = {1: (0, 260), 2: (0, 250), 5: (4, 140)}
+    sharers |= {7: (6, 260), 8: (6, 130), 9: (6, 130), 10: (9, 390)}
     cache = Cache(shape, [context + len(parents) for context, parents in steps])
     queries = []
     for sequence, (context, parents) in enumerate(steps):

@@ -18,6 +18,8 @@ constexpr int64_t kMinSliceCost = 64;
 constexpr int64_t kWholeItems = 8;
 // Parts that must be common to sequences for reading them once to pay.
 constexpr int kMinSharedParts = 2;
+// Deeper trees of prefixes would have the threads meet more often than sharing saves.
+constexpr int kMaxPrefixLevels = 4;
 
 int rows_per_item(const AttentionShape& shape) {
   return std::max(1, kTargetQueries / shape.group());
@@ -38,6 +40,22 @@ int common_parts(const AttentionRows& rows, const AttentionBlocks& blocks, int a
   const int64_t most = (int64_t{limit} * kPartKeys + blocks.block_size - 1) / blocks.block_size;
   const int64_t equal = std::mismatch(blocks_a, blocks_a + most, blocks_b).first - blocks_a;
   return static_cast<int>(std::min<int64_t>(limit, equal * blocks.block_size / kPartKeys));
+}
+
+// The runs inside a run whose sequences have enough parts in common beyond those of the whole run.
+std::vector<PrefixRun> split_run(const PrefixRun& run, const std::vector<int>& common) {
+  const int least = run.num_parts + kMinSharedParts;
+  std::vector<PrefixRun> parts;
+  for (int first = run.first, end = 0; first < run.end; first = end) {
+    int num_parts = 0;
+    for (end = first + 1; end < run.end; ++end) {
+      const int with_next = common[static_cast<size_t>(end - 1)];
+      if (with_next < least) break;
+      num_parts = num_parts == 0 ? with_next : std::min(num_parts, with_next);
+    }
+    if (num_parts > 0) parts.push_back({first, end, num_parts});
+  }
+  return parts;
 }
 
 }  // namespace
@@ -69,31 +87,43 @@ void AttentionPlan::measure_depths(const AttentionRows& rows) {
 void AttentionPlan::share_prefixes(const AttentionRows& rows, const AttentionShape& shape,
                                    const AttentionBlocks& blocks,
                                    std::vector<int32_t>* shared_parts) {
-  Level level{0, 0, 0};
-  for (int first = 0, end = 0; first < rows.num_sequences; first = end) {
-    int parts = rows.context_lens[first] / kPartKeys;
-    const int least = std::max(kMinSharedParts, parts / 2);
-    for (end = first + 1; end < rows.num_sequences; ++end) {
-      // A sequence that shares little would take the rest from those that share much.
-      const int common = common_parts(rows, blocks, first, end, parts);
-      if (common < least) break;
-      parts = common;
-    }
-    if (end - first < 2) continue;
-    std::fill(shared_parts->begin() + first, shared_parts->begin() + end, parts);
-    const int end_row = rows.row_splits[end];
-    for (int row = rows.row_splits[first]; row < end_row; row += rows_per_item(shape)) {
-      AttentionItem item{};
-      item.sequence = first;
-      item.context = parts * kPartKeys;
-      item.first_row = row;
-      item.num_rows = std::min(rows_per_item(shape), end_row - row);
-      item.num_parts = parts;
-      item.is_prefix = true;
-      add_items(item, shape, &level);
-    }
+  // What a run of sequences has in common is the least that two neighbours in it have.
+  std::vector<int> common(static_cast<size_t>(std::max(rows.num_sequences, 1)));
+  for (int s = 0; s + 1 < rows.num_sequences; ++s) {
+    const int limit = rows.context_lens[s] / kPartKeys;
+    common[static_cast<size_t>(s)] = common_parts(rows, blocks, s, s + 1, limit);
   }
-  if (level.end_item > 0) levels_.push_back(level);
+  std::vector<PrefixRun> runs{{0, rows.num_sequences, 0}};
+  for (int depth = 0; depth < kMaxPrefixLevels && !runs.empty(); ++depth) {
+    std::vector<PrefixRun> longer;
+    Level level{static_cast<int>(items_.size()), static_cast<int>(items_.size()), 0};
+    for (const PrefixRun& run : runs) {
+      for (const PrefixRun& part : split_run(run, common)) {
+        std::fill(shared_parts->begin() + part.first, shared_parts->begin() + part.end,
+                  part.num_parts);
+        add_prefix(rows, shape, part, run.num_parts, &level);
+        longer.push_back(part);
+      }
+    }
+    if (level.end_item > level.first_item) levels_.push_back(level);
+    runs = std::move(longer);
+  }
+}
+
+void AttentionPlan::add_prefix(const AttentionRows& rows, const AttentionShape& shape,
+                               const PrefixRun& run, int first_part, Level* level) {
+  const int end_row = rows.row_splits[run.end];
+  for (int row = rows.row_splits[run.first]; row < end_row; row += rows_per_item(shape)) {
+    AttentionItem item{};
+    item.sequence = run.first;
+    item.context = run.num_parts * kPartKeys;
+    item.first_row = row;
+    item.num_rows = std::min(rows_per_item(shape), end_row - row);
+    item.first_part = first_part;
+    item.num_parts = run.num_parts - first_part;
+    item.is_prefix = true;
+    add_items(item, shape, level);
+  }
 }
 
 void AttentionPlan::add_sequences(const AttentionRows& rows, const AttentionShape& shape,

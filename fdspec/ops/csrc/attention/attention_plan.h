@@ -7,9 +7,10 @@
 // pass over some parts of the keys. A thread's share may start or end in the middle of an item's
 // parts, so that one long sequence keeps all threads busy.
 //
-// Items come in up to two levels, the first for prefixes that neighbouring sequences have in
-// common: an item of that level has the rows of several sequences, and the items of the second
-// level go on from the states that it left.
+// Items come in levels. All but the last are for prefixes that neighbouring sequences have in
+// common, the longest runs first: an item of such a level has the rows of several sequences, and
+// the items of the next levels go on from the states that it left. So a tree of prefixes is read
+// once, if sequences that share more of it are closer to each other.
 #pragma once
 
 #include <cstdint>
@@ -47,6 +48,13 @@ struct AttentionBlocks {
   int block_size;
 };
 
+// Neighbouring sequences, and the parts that they have in common.
+struct PrefixRun {
+  int first;
+  int end;
+  int num_parts;
+};
+
 struct AttentionItem {
   int sequence;  // whose blocks are read
   int kv_head;
@@ -57,7 +65,7 @@ struct AttentionItem {
   int row_offset;      // index of first_row inside the sequence
   int first_part;      // more than 0: the rows have been through the parts before
   int num_parts;       // from first_part to that of the row with most keys
-  bool is_prefix;      // of the first level: its rows go on in items of the second
+  bool is_prefix;      // of several sequences: its rows go on in items of a later level
   int64_t part_cost;
   int64_t start_cost;  // sum over the items of its level before it
 
@@ -78,7 +86,7 @@ class FDSPEC_EXPORT AttentionPlan {
   AttentionPlan(const AttentionRows& rows, const AttentionShape& shape,
                 const AttentionBlocks& blocks);
 
-  // 1, or 2 if sequences share prefixes.
+  // 1, or more if sequences share prefixes.
   int num_levels() const;
   const AttentionItem& item(int index) const;
   // Tokens between the last context token and the row: 0 for a row whose parent is -1.
@@ -105,9 +113,12 @@ class FDSPEC_EXPORT AttentionPlan {
   };
 
   void measure_depths(const AttentionRows& rows);
-  // Sets the parts of each sequence that an item of the first level does.
+  // Sets the parts of each sequence that items of several sequences do.
   void share_prefixes(const AttentionRows& rows, const AttentionShape& shape,
                       const AttentionBlocks& blocks, std::vector<int32_t>* shared_parts);
+  // Items of the parts of a run from first_part on.
+  void add_prefix(const AttentionRows& rows, const AttentionShape& shape, const PrefixRun& run,
+                  int first_part, Level* level);
   void add_sequences(const AttentionRows& rows, const AttentionShape& shape,
                      const std::vector<int32_t>& shared_parts);
   // The item for every key head.
