@@ -178,6 +178,7 @@ class ZmqBroker:
         socket.linger = 0
         # Send only over connections that exist, so that nothing is kept for a later broker.
         socket.immediate = True
+        socket.ipv6 = "[" in self._address.url
         socket.maxmsgsize = MAX_MESSAGE_BYTES
         socket.reconnect_ivl = 50
         socket.reconnect_ivl_max = 1000

@@ -95,6 +95,7 @@ class ZmqServer:
 
     def _bind(self, address: BrokerAddress) -> None:
         socket, path = self._socket, address.path
+        socket.ipv6 = "[" in address.url
         socket.maxmsgsize = MAX_MESSAGE_BYTES
         socket.sndhwm = socket.rcvhwm = 10_000
         socket.heartbeat_ivl = _HEARTBEAT_MS

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Brokers that stop, come back with or without their data, and let only those in who may."""
 
+import contextlib
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -202,19 +204,32 @@ def test_a_wrong_key(folder):
 def test_another_version_is_told(start):
     service = start("zmq-ipc")
     assert isinstance(service, ZmqService)
-    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        socket.linger = 0
-        socket.connect(service.address.url.removeprefix("zmq+"))
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.linger = 0
+        dealer.connect(service.address.url.removeprefix("zmq+"))
         for frames, words in [
             ([b"\x02" + bytes(8), b"stats", b"t", b"\xc0"], b"speaks version 1, the member"),
             ([b"hello"], b"no call of one of its members"),
             ([b"\x01" + bytes(8), b"steal", b"t", b"\xc0"], b"malformed call"),
             ([b"\x01" + bytes(8), b"submit", b"t", b"\x93\x01"], b"malformed call"),
         ]:
-            socket.send_multipart(frames)
-            assert socket.poll(5000)
-            assert words in socket.recv_multipart()[-1]
+            dealer.send_multipart(frames)
+            assert dealer.poll(5000)
+            assert words in dealer.recv_multipart()[-1]
     assert service.connect("t").stats().num_leased == 0
+
+
+def test_a_broker_on_ipv6(folder):
+    with contextlib.closing(socket.socket(socket.AF_INET6)) as probe:
+        try:
+            probe.bind(("::1", 0))
+        except OSError:
+            pytest.skip("this machine has no IPv6 loopback address")
+    service = ZmqService(folder, f"zmq+tcp://[::1]:{choose_port()}")
+    try:
+        assert service.connect("t").stats().num_leased == 0
+    finally:
+        service.stop()
 
 
 def test_two_brokers_do_not_share_an_address(start, folder):
