@@ -92,6 +92,12 @@ class Bench:
             if name in ids:
                 return times_ms
 
+    def until_started(self, names: Sequence[str]) -> None:
+        """Step until every request has given a token."""
+        waiting = set(names)
+        while waiting:
+            waiting -= self._step()[0]
+
     def end(self, names: Sequence[str]) -> None:
         """Abort requests."""
         for name in names:
@@ -113,6 +119,7 @@ def measure(bench: Bench, options: argparse.Namespace) -> Figures:
     alone = bench.submit(options.prompt, 1)
     idle_ms = sum(bench.until_first_token_ms(alone))
     streams = [bench.submit(options.context, options.stream_tokens) for _ in range(options.streams)]
+    bench.until_started(streams)
     bench.steps_ms(WARM_UP_STEPS)
     before_ms = bench.steps_ms(options.steps)
     late = bench.submit(options.prompt, 1)
