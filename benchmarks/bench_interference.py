@@ -199,7 +199,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--stream-tokens", type=count, default=2048, help="most tokens of a stream")
     parser.add_argument("--steps", type=count, default=60, help="steps before the prompt comes")
     parser.add_argument("--rounds", type=count, default=3)
-    parser.add_argument("--ratio", type=float, default=1.6, help="max_step_ms over p50 before")
+    parser.add_argument("--ratio", type=float, default=1.7, help="max_step_ms over p50 before")
     parser.add_argument("--max-step-ms", type=float, help="instead of --ratio")
     parser.add_argument("--output", type=Path, help="JSON file to write")
     return parser.parse_args(arguments)

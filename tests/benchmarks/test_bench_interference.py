@@ -22,6 +22,6 @@ def test_report(tmp_path, smollm2_path, capsys) -> None:
         ratio = mode["during_ms"]["median"] / mode["before_ms"]["median"]
         assert mode["gap_ratio"]["median"] == pytest.approx(ratio)
     usual_ms = modes["chunks"]["before_ms"]["median"]
-    assert modes["limited"]["options"]["max_step_ms"] == pytest.approx(1.6 * usual_ms)
+    assert modes["limited"]["options"]["max_step_ms"] == pytest.approx(1.7 * usual_ms)
     printed = capsys.readouterr().out
     assert "p99 / p50" in printed and "limited" in printed
