@@ -12,7 +12,8 @@ from fdspec.core.protocols import ModelRunner
 from fdspec.spec_decode.step_costs import TYPICAL_COSTS, StepCosts
 
 _SHAPES = ((1, 0), (1, 3), (1, 7), (4, 0), (8, 0))
-_ROUNDS = 3
+_LEAST_ROUNDS = 3
+_MEASURING_S = 0.3
 _MOST_ROWS = max(1 + drafts for _, drafts in _SHAPES)
 
 
@@ -35,11 +36,14 @@ def measure_step_costs(runner: ModelRunner, *, num_blocks: int, block_size: int)
     # In turn, so that a machine that becomes slower does so for all; the least is the least
     # disturbed.
     times = dict.fromkeys(plans, float("inf"))
-    for _ in range(_ROUNDS):
+    until_s = time.perf_counter() + _MEASURING_S
+    num_rounds = 0
+    while num_rounds < _LEAST_ROUNDS or time.perf_counter() < until_s:
         for shape, plan in plans.items():
             start_s = time.perf_counter()
             runner.execute(plan)
             times[shape] = min(times[shape], time.perf_counter() - start_s)
+        num_rounds += 1
     return StepCosts.fitted(times)
 
 
