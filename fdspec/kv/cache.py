@@ -7,6 +7,7 @@ memfd, so that another process on the host can map it. The model runner makes it
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 from collections.abc import Iterable, Iterator
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fdspec.core.errors import ConfigError
+from fdspec.core.kv_memory import KVMemory, KVPlane
 from fdspec.utils.int8_entries import SCALE_BYTES
 
 _DTYPES: dict[str, np.dtype[Any]] = {
@@ -24,6 +26,7 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "float32": np.dtype(np.float32),
     "int8": np.dtype(np.int8),
 }
+_FIXED_SIZE = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class LayerCache(NamedTuple):
@@ -97,9 +100,12 @@ class KVCache:
         self.layout = layout
         self.num_blocks = num_blocks
         size_bytes = layout.block_bytes * num_blocks
-        self.file_descriptor = os.memfd_create("fdspec-kv-cache", os.MFD_CLOEXEC)
+        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+        self.file_descriptor = os.memfd_create("fdspec-kv-cache", flags)
         try:
             os.ftruncate(self.file_descriptor, size_bytes)
+            # Nobody who maps the arena, in this process or another, may find it shorter one day.
+            fcntl.fcntl(self.file_descriptor, fcntl.F_ADD_SEALS, _FIXED_SIZE)
             # The arrays keep the mapping alive; it goes when the last of them does.
             arena = np.frombuffer(mmap.mmap(self.file_descriptor, size_bytes), np.uint8)
         except (OSError, OverflowError) as error:
@@ -117,8 +123,19 @@ class KVCache:
             layout.block_size,
             layout.entry_size,
         )
+        self._arena = arena
         values = arena.view(layout.numpy_dtype).reshape(shape)
         self.layers = tuple(LayerCache(layer[0], layer[1]) for layer in values)
+
+    def memory(self) -> KVMemory:
+        """The blocks as bytes; valid until `close`. Does not modify."""
+        planes = []
+        start = 0
+        for layer, arrays in enumerate(self.layers):
+            for array in arrays:
+                planes.append(KVPlane(layer, start, array.nbytes // self.num_blocks))
+                start += array.nbytes
+        return KVMemory(self._arena, tuple(planes), self.num_blocks, self.file_descriptor)
 
     def copy_blocks(self, copies: Iterable[tuple[int, int]]) -> None:
         """Copy whole blocks in all layers, one after another.
@@ -160,6 +177,7 @@ class KVCache:
     def close(self) -> None:
         """Give the arena back; the views must not be used any more."""
         self.layers = ()
+        self._arena = self._arena[:0].copy()
         if self.file_descriptor >= 0:
             os.close(self.file_descriptor)
             self.file_descriptor = -1

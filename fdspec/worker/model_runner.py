@@ -91,6 +91,16 @@ class ModelRunner:
         """The KV cache that `execute` writes."""
         return self._cache
 
+    @property
+    def num_layers_appended(self) -> int:
+        """Layers of the running step whose keys and values are in the cache; others may read it.
+
+        After a step, and in a runner without a step program, all of them.
+        """
+        program = self._program
+        num_layers = self._cache.layout.num_layers
+        return num_layers if program is None else program.num_layers_appended
+
     def execute(self, plan: StepPlan) -> ModelOutput:
         """Compute the plan's rows; writes their KV into the cache.
 

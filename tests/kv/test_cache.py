@@ -41,6 +41,31 @@ def test_an_int8_block_counts_its_scales(head_dim, int8_bytes):
     assert sizes == [2 * 2 * head_dim, 2 * int8_bytes]
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int8"])
+def test_memory_names_the_bytes_of_every_block(dtype):
+    cache = KVCache(KVCacheLayout(3, 2, 8, 4, dtype), num_blocks=5)
+    memory = cache.memory()
+    assert (memory.num_layers, memory.num_blocks) == (3, 5)
+    memory.arena[:] = np.random.default_rng(1).integers(0, 256, memory.arena.size, np.uint8)
+    blocks = memory.layer_blocks()
+    for layer, arrays in enumerate(cache.layers):
+        assert len(blocks[layer]) == len(arrays)
+        for plane, array in zip(blocks[layer], arrays, strict=True):
+            assert [row.tobytes() for row in plane] == [block.tobytes() for block in array]
+    sizes = [plane.block_bytes for plane in memory.planes]
+    assert sum(sizes) == cache.layout.block_bytes
+    before = memory.arena.copy()
+    memory.prefault()
+    assert (memory.arena == before).all()
+
+
+def test_nobody_can_shrink_the_arena():
+    cache = KVCache(KVCacheLayout(1, 1, 8, 4), num_blocks=4)
+    for size_bytes in (0, 2**20):
+        with pytest.raises(PermissionError):
+            os.ftruncate(cache.file_descriptor, size_bytes)
+
+
 def test_close_gives_the_descriptor_back():
     cache = KVCache(KVCacheLayout(1, 1, 8, 4), num_blocks=1)
     descriptor = cache.file_descriptor
