@@ -185,6 +185,13 @@ class SchedulerConfig:
 
     def __post_init__(self) -> None:
         check_numbers(self)
+        budget = self.max_num_batched_tokens
+        if budget is not None and budget < self.max_num_seqs:
+            raise Contradiction(
+                ("max_num_batched_tokens", "max_num_seqs"),
+                f"max_num_batched_tokens ({budget}) must be at least max_num_seqs "
+                f"({self.max_num_seqs}): every running sequence has a token in every step",
+            )
         if self.max_long_partial_prefills > self.max_num_partial_prefills:
             raise Contradiction(
                 ("max_long_partial_prefills", "max_num_partial_prefills"),
@@ -209,7 +216,8 @@ class SchedulerConfig:
             Contradiction: without chunked prefill a prompt of max_model_len must fit in one step.
         """
         if self.max_num_batched_tokens is None:
-            return DEFAULT_TOKEN_BUDGET if self.enable_chunked_prefill else max_model_len
+            least = DEFAULT_TOKEN_BUDGET if self.enable_chunked_prefill else max_model_len
+            return max(least, self.max_num_seqs)
         if not self.enable_chunked_prefill and self.max_num_batched_tokens < max_model_len:
             raise Contradiction(
                 ("max_num_batched_tokens", "max_model_len", "enable_chunked_prefill"),

@@ -101,6 +101,7 @@ class LLM:
         built = build_engine(settings, self._topic)
         self._engine = built.engine
         self._close = built.close
+        self._is_closed = False
         self._ready = built.ready
         self._max_logprobs = settings.model.max_logprobs
         self._seeds = (
@@ -177,11 +178,14 @@ class LLM:
 
     def clear_cache(self) -> int:
         """Forget what earlier prompts left in the prefix cache; returns how many blocks."""
+        self._check_open()
         return self._engine.scheduler.forget_cached()
 
     def close(self) -> None:
-        """Give the KV cache's memory back; the LLM must not be used any more."""
-        self._close()
+        """Give the KV cache's memory back; the LLM answers nothing any more. Idempotent."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._close()
 
     def __enter__(self) -> LLM:
         return self
@@ -189,8 +193,13 @@ class LLM:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise FdspecError("this LLM has been closed; make a new one")
+
     def _submit(self, name: str, ids: Sequence[int], params: SamplingParams) -> Submit:
         """A command with everything resolved, or InvalidParameter naming the prompt."""
+        self._check_open()
         vocab_size = self._ready.vocab_size
         params.validate(vocab_size=vocab_size, max_logprobs=self._max_logprobs)
         methods = self._ready.speculative_methods

@@ -8,16 +8,6 @@ import pytest
 from fdspec.utils.logging import configure_logging, get_logger, level_from_environment
 
 
-@pytest.fixture
-def restored_logger():
-    logger = logging.getLogger("fdspec")
-    state = (logger.level, list(logger.handlers), logger.propagate)
-    yield logger
-    logger.setLevel(state[0])
-    logger.handlers[:] = state[1]
-    logger.propagate = state[2]
-
-
 def test_level_comes_from_the_environment():
     assert level_from_environment({}) == logging.INFO
     assert level_from_environment({"FDSPEC_LOG": "Debug"}) == logging.DEBUG
@@ -25,7 +15,7 @@ def test_level_comes_from_the_environment():
         level_from_environment({"FDSPEC_LOG": "loud"})
 
 
-def test_configuring_twice_logs_once(restored_logger, capsys, monkeypatch):
+def test_configuring_twice_logs_once(capsys, monkeypatch):
     monkeypatch.delenv("FDSPEC_LOG", raising=False)
     configure_logging("server")
     configure_logging("engine")

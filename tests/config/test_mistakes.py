@@ -53,6 +53,10 @@ def message_for(tmp_path, text, *arguments):
         ("model: m\nmax_num_seqs: many\n", "f:2: max_num_seqs: must be an integer from 1 to 4096"),
         ("model: m\nmax_num_seqs: many\n", "got 'many' (a text)"),
         ("model: m\nmax_num_seqs: 0\n", "from 1 to 4096, got 0"),
+        (
+            "model: m\nmax_num_batched_tokens: 2\nmax_num_seqs: 8\n",
+            "max_num_batched_tokens (2) must be at least max_num_seqs (8)",
+        ),
         ("model: m\nmax_num_seqs: 3.5\n", "from 1 to 4096, got 3.5"),
         ("model: m\nmax_num_seqs: true\n", "from 1 to 4096, got True"),
         ("model: m\nmax_num_seqs:\n", "from 1 to 4096, got None"),

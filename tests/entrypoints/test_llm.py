@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.workloads import extractive_messages
 from fdspec import LLM, SamplingParams
-from fdspec.core import CheckpointError, ConfigError, InvalidParameter
+from fdspec.core import CheckpointError, ConfigError, FdspecError, InvalidParameter
 
 GREEDY = SamplingParams(max_tokens=12, temperature=0.0)
 PROMPTS = ["The seven days of the week are Monday,", "Once upon a time", "ha ha ha ha ha ha ha"]
@@ -216,3 +216,16 @@ def test_a_configuration_file_and_options(smollm2_path, tmp_path):
     assert small.max_model_len == 128
     (output,) = small.chat([{"role": "user", "content": PROMPTS[0]}], GREEDY, use_tqdm=False)
     assert output.prompt == PROMPTS[0] and "Saturday" in output.outputs[0].text
+
+
+def test_a_closed_llm_says_so(smollm2_path):
+    llm = LLM(str(smollm2_path), max_model_len=64, num_gpu_blocks_override=1)
+    llm.close()
+    llm.close()
+    for use in (
+        lambda: llm.generate("x"),
+        lambda: llm.chat([{"role": "user", "content": "x"}]),
+        llm.clear_cache,
+    ):
+        with pytest.raises(FdspecError, match="has been closed"):
+            use()
