@@ -149,7 +149,7 @@ class SchedulerConfig:
         None,
         minimum=1,
         help=f"Most tokens in one step, drafts included. Default: {DEFAULT_TOKEN_BUDGET} with "
-        "chunked prefill, else max_model_len.",
+        "chunked prefill, else max_model_len; and never below max_num_seqs.",
     )
     enable_chunked_prefill: bool = option(
         True, help="Spread long prompts over several steps, beside the sequences that decode."

@@ -78,7 +78,10 @@ def test_serves_until_a_signal(start, smollm2_path):
     [
         ({"model": "models/nothing.gguf"}, "no such file"),
         ({"max_model_len": 1_000_000}, "max_model_len"),
-        ({"max_num_seqs": 600}, "max_num_batched_tokens"),
+        (
+            {"enable_chunked_prefill": False, "max_num_batched_tokens": 600},
+            "max_num_batched_tokens (600) must be at least max_model_len",
+        ),
     ],
 )
 def test_a_mistake_of_the_user_is_told_without_a_traceback(start, smollm2_path, changes, words):
