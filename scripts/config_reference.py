@@ -11,7 +11,8 @@ from pathlib import Path
 
 import yaml
 
-from fdspec.config.foreign import METHOD_ALIASES, SECTION_ALIASES, ForeignKey, foreign_keys
+from fdspec.config.foreign import SECTION_ALIASES, ForeignKey, foreign_keys
+from fdspec.config.foreign_values import METHOD_ALIASES
 from fdspec.config.options import Option
 from fdspec.config.schema import Section, sections
 

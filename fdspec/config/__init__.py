@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configuration: YAML + command line + JSON -> one frozen EngineConfig with an origin per value.
 
-Foreign names (FastDeploy, vLLM, MindIE) are mapped in `foreign.py` and nowhere else. Never imports
-paddle. Called by the entry points; every other package only receives the dataclasses.
+Foreign names (FastDeploy, vLLM, MindIE) are mapped in `foreign.py` and `foreign_values.py` only.
+Never imports paddle. Called by the entry points; every other package only receives the dataclasses.
 """
 
 from fdspec.config.engine_config import (

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys and spellings of FastDeploy, vLLM and MindIE, and what becomes of each here.
+"""Keys of FastDeploy, vLLM and MindIE, and what becomes of each here.
 
-The only place that knows them. A key is renamed, or it describes what fdspec does anyway, or it is
-accepted with one warning, or it is refused because leaving it out would change results.
-`translation.py` applies the tables.
+The only place that knows them; `foreign_values.py` knows their spellings of values. A key is
+renamed, or it describes what fdspec does anyway, or it is accepted with one warning, or it is
+refused because leaving it out would change results. `translation.py` applies the tables.
 """
 
 from __future__ import annotations
@@ -14,37 +14,7 @@ from functools import cache
 
 SPECULATIVE = "speculative_config"
 GRAPH = "graph_optimization_config"
-METHOD_ALIASES = {
-    "ngram_match": "ngram",
-    "prompt_lookup": "ngram",
-    "[ngram]": "ngram",
-    "memory_decoding": "memory",
-    "suffix_decoding": "suffix",
-}
 SECTION_ALIASES = {"plugin_params": SPECULATIVE}
-UNAVAILABLE_METHODS = (
-    *("mtp", "deepseek_mtp", "ernie_mtp", "qwen3_next_mtp", "draft_model", "eagle"),
-    *("eagle3", "medusa", "mlp_speculator", "lookahead", "la"),
-)
-VALUE_ALIASES = {
-    "kv_cache_dtype": {
-        **{"auto": "bfloat16", "bf16": "bfloat16", "fp32": "float32"},
-        "int8_per_token_head": "int8",
-    },
-    "quantization": {"bf16": "bfloat16"},
-    f"{SPECULATIVE}.verify_strategy": {"target_sampling": "target_match"},
-}
-# Values that others have and fdspec has not, and the nearest one that it has.
-NEAREST_VALUES = {
-    "kv_cache_dtype": dict.fromkeys(
-        (
-            *("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_per_token_head", "block_wise_fp8"),
-            *("float8_e4m3fn", "float8_e4m3fn_zp", "int8_zp", "int4_zp"),
-        ),
-        "int8",
-    ),
-}
-OFF_VALUES = (None, False, "off", "none", "null", "", "false")
 
 _ONE_API_PROCESS = "one API process serves every request"
 _ONE_ENGINE = "prefill and decode run in one engine (splitwise_role: mixed)"

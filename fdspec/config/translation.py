@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Put settings into fdspec's own names and values, by the tables of `foreign.py`.
+"""Put settings into fdspec's own names and values, by the tables of `foreign*.py`.
 
 Looks at one setting at a time; called by merge and loader.
 """
@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fdspec.config.foreign import (
+from fdspec.config.foreign import SPECULATIVE, foreign_keys
+from fdspec.config.foreign_values import (
     METHOD_ALIASES,
     NEAREST_VALUES,
     OFF_VALUES,
-    SPECULATIVE,
     UNAVAILABLE_METHODS,
     VALUE_ALIASES,
-    foreign_keys,
 )
 from fdspec.config.settings import Setting
 from fdspec.config.speculative import METHODS
