@@ -52,7 +52,7 @@ class _Builder:
         self._checkpoint = checkpoint
         is_gguf = isinstance(checkpoint, GGUFCheckpoint)
         self._names = family.gguf_names if is_gguf else family.names
-        self._interleaved = is_gguf and family.gguf_interleaved_rope
+        self._interleaved = family.gguf_interleaved_rope if is_gguf else family.interleaved_rope
         self._weights = weights
 
     def model(self, max_model_len: int) -> LlamaFamilyModel:

@@ -29,7 +29,7 @@ def read_model_config(path: str | Path) -> ModelConfig:
     """Architecture of a local model.
 
     Args:
-        path: model folder, .gguf file or .safetensors file.
+        path: model folder, or .gguf, .safetensors or .pdparams file.
 
     Raises:
         CheckpointError: nothing there, an architecture that is not known, or numbers that are
@@ -67,6 +67,8 @@ def config_of_json(file: Path, generation: Mapping[str, Any]) -> ModelConfig:
     rope = {**(keys.raw("rope_scaling") or {}), **(keys.raw("rope_parameters") or {})}
     theta = rope.get("rope_theta", keys.raw("rope_theta"))
     attention_bias = bool(keys.raw("attention_bias"))
+    use_bias = family.has_use_bias and bool(keys.raw("use_bias"))
+    tied = keys.raw("tie_word_embeddings")
     eos = generation.get("eos_token_id", keys.raw("eos_token_id"))
     return ModelConfig(
         architecture=str(architectures[0]),
@@ -80,12 +82,14 @@ def config_of_json(file: Path, generation: Mapping[str, Any]) -> ModelConfig:
         head_dim=head_dim,
         max_position_embeddings=max_positions,
         rms_norm_eps=keys.number("rms_norm_eps", _DEFAULT_RMS_NORM_EPS),
-        rope_theta=_DEFAULT_ROPE_THETA if theta is None else keys.as_number("rope_theta", theta),
+        rope_theta=family.default_rope_theta
+        if theta is None
+        else keys.as_number("rope_theta", theta),
         rope_scaling=_rope_scaling(file, rope, max_positions),
-        tie_word_embeddings=bool(keys.raw("tie_word_embeddings")),
-        qkv_bias=family.always_qkv_bias or attention_bias,
-        output_bias=family.has_output_bias and attention_bias,
-        mlp_bias=bool(keys.raw("mlp_bias")),
+        tie_word_embeddings=family.ties_by_default if tied is None else bool(tied),
+        qkv_bias=family.always_qkv_bias or attention_bias or use_bias,
+        output_bias=family.has_output_bias and attention_bias or use_bias,
+        mlp_bias=bool(keys.raw("mlp_bias")) or use_bias,
         qk_norm=family.qk_norm,
         bos_id=_first_id(keys.raw("bos_token_id")),
         eos_ids=_ids(eos),

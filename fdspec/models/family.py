@@ -79,8 +79,12 @@ class Family:
         always_qkv_bias: query, key and value have a bias whatever config.json says; else
             `attention_bias` decides.
         has_output_bias: the attention's output projection shares `attention_bias`.
-        gguf_interleaved_rope: GGUF files hold query and key rows in the order for rotation of
+        has_use_bias: `use_bias` of config.json gives every projection a bias.
+        interleaved_rope: safetensors files hold query and key rows in the order for rotation of
             neighbouring pairs; they are put back to halves.
+        gguf_interleaved_rope: the same of GGUF files.
+        default_rope_theta: base of the rotary frequencies where config.json names none.
+        ties_by_default: the output projection is the embedding unless config.json says otherwise.
         names: tensors in safetensors files.
         gguf_names: tensors in GGUF files.
     """
@@ -91,6 +95,10 @@ class Family:
     qk_norm: bool = False
     always_qkv_bias: bool = False
     has_output_bias: bool = False
+    has_use_bias: bool = False
+    interleaved_rope: bool = False
     gguf_interleaved_rope: bool = False
+    default_rope_theta: float = 10000.0
+    ties_by_default: bool = False
     names: TensorNames = HUGGING_FACE_NAMES
     gguf_names: TensorNames = GGUF_NAMES

@@ -24,18 +24,25 @@ class CheckpointFiles:
     Attributes:
         folder: folder with config.json and tokenizer files.
         gguf: the GGUF file, or None for safetensors.
-        safetensors: the safetensors files, shards in order; empty for GGUF.
+        safetensors: the safetensors files, shards in order; empty if there are none.
+        pdparams: Paddle's files, likewise.
     """
 
     folder: Path
     gguf: Path | None
     safetensors: tuple[Path, ...]
+    pdparams: tuple[Path, ...] = ()
+
+    @property
+    def weights(self) -> tuple[Path, ...]:
+        """All files with weights; only one kind of them is there."""
+        return self.safetensors + self.pdparams + (() if self.gguf is None else (self.gguf,))
 
 
 def find_checkpoint(path: Path) -> CheckpointFiles:
-    """Weights at a path: a folder, a .gguf file or a .safetensors file.
+    """Weights at a path: a folder, or a .gguf, .safetensors or .pdparams file.
 
-    A folder's safetensors files win over a GGUF file beside them.
+    A folder's safetensors files win over a GGUF file beside them, and that over pdparams files.
 
     Raises:
         CheckpointError: nothing that can be read, with what to do.
@@ -47,7 +54,11 @@ def find_checkpoint(path: Path) -> CheckpointFiles:
             return CheckpointFiles(path.parent, path, ())
         if path.suffix == ".safetensors":
             return CheckpointFiles(path.parent, None, (path,))
-        raise CheckpointError(f"{path}: not a checkpoint; expected a folder, .gguf or .safetensors")
+        if path.suffix == ".pdparams":
+            return CheckpointFiles(path.parent, None, (), (path,))
+        raise CheckpointError(
+            f"{path}: not a checkpoint; expected a folder, .gguf, .safetensors or .pdparams"
+        )
     if safetensors := _safetensors_files(path):
         return CheckpointFiles(path, None, safetensors)
     gguf_files = sorted(path.glob("*.gguf"))
@@ -56,7 +67,9 @@ def find_checkpoint(path: Path) -> CheckpointFiles:
     if gguf_files:
         names = ", ".join(file.name for file in gguf_files)
         raise CheckpointError(f"{path}: holds several GGUF files, name one of them: {names}")
-    raise CheckpointError(f"{path}: no .safetensors and no .gguf file{_hint(path)}")
+    if pdparams := tuple(sorted(path.glob("*.pdparams"))):
+        return CheckpointFiles(path, None, (), pdparams)
+    raise CheckpointError(f"{path}: no .safetensors, .gguf or .pdparams file{_hint(path)}")
 
 
 def _safetensors_files(folder: Path) -> tuple[Path, ...]:
@@ -76,7 +89,7 @@ def _safetensors_files(folder: Path) -> tuple[Path, ...]:
 
 
 def _hint(folder: Path) -> str:
-    for pattern in ("*.bin", "*.pt", "*.pth", "*.pdparams"):
+    for pattern in ("*.bin", "*.pt", "*.pth"):
         if any(folder.glob(pattern)):
             return (
                 f"; {pattern} weights are not supported: save the model as safetensors "

@@ -57,7 +57,7 @@ def load_model(path: str | Path, options: ModelOptions | None = None) -> LlamaFa
     """Load a local model; see `resolve_model` for hub ids.
 
     Args:
-        path: model folder, .gguf file or .safetensors file.
+        path: model folder, or .gguf, .safetensors or .pdparams file.
         options: default: as the checkpoint has it, without a cache.
 
     Returns:
@@ -78,7 +78,7 @@ def load_model(path: str | Path, options: ModelOptions | None = None) -> LlamaFa
     config = options.rope.apply(stored)
     family = family_of_architecture(config.architecture, config.source)
     max_model_len = config.resolve_max_model_len(options.max_model_len)
-    checkpoint = DummyCheckpoint() if options.dummy_weights else open_checkpoint(Path(path))
+    checkpoint = DummyCheckpoint() if options.dummy_weights else open_checkpoint(Path(path), config)
 
     if options.rope.changes_something and GGUF_ROPE_FACTORS in checkpoint.names():
         raise ConfigError(
@@ -106,8 +106,7 @@ def checkpoint_digest(path: Path, memo_folder: Path) -> str:
         path: as for `load_model`.
         memo_folder: where digests are remembered, because reading all of a checkpoint takes long.
     """
-    files = find_checkpoint(path)
-    return digest_of_files(files.safetensors if files.gguf is None else (files.gguf,), memo_folder)
+    return digest_of_files(find_checkpoint(path).weights, memo_folder)
 
 
 def _cache_key(path: Path, config: ModelConfig, quantization: str | None, folder: Path) -> str:

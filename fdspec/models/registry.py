@@ -6,12 +6,13 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from fdspec.core.errors import CheckpointError
+from fdspec.models.ernie import ERNIE4_5
 from fdspec.models.family import Family
 from fdspec.models.llama import LLAMA
 from fdspec.models.qwen2 import QWEN2
 from fdspec.models.qwen3 import QWEN3
 
-FAMILIES: tuple[Family, ...] = (LLAMA, QWEN2, QWEN3)
+FAMILIES: tuple[Family, ...] = (LLAMA, QWEN2, QWEN3, ERNIE4_5)
 
 
 def family_of_architecture(architecture: str, source: str) -> Family:

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from gguf.quants import dequantize
 from transformers import (
+    Ernie4_5Config,
+    Ernie4_5ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     Qwen2Config,
@@ -58,6 +60,13 @@ VARIANTS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "qwen2_yarn": (Qwen2Config, Qwen2ForCausalLM, {"rope_parameters": YARN_ROPE}),
     # The heads together are wider than the residual stream, as in Qwen3-0.6B.
     "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 32, "num_key_value_heads": 1}),
+    # The shape of ERNIE-4.5-0.3B: wide heads, a tied output projection, interleaved rotation.
+    "ernie": (Ernie4_5Config, Ernie4_5ForCausalLM, {"head_dim": 32, "num_key_value_heads": 1}),
+    "ernie_untied_biased": (
+        Ernie4_5Config,
+        Ernie4_5ForCausalLM,
+        {"head_dim": 16, "tie_word_embeddings": False, "use_bias": True},
+    ),
 }
 
 

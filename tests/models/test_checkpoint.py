@@ -198,7 +198,7 @@ def test_damaged_safetensors(tmp_path, change, message):
 
 
 def test_files_of_a_folder(tmp_path):
-    with pytest.raises(CheckpointError, match=r"no \.safetensors and no \.gguf file$"):
+    with pytest.raises(CheckpointError, match=r"no \.safetensors, \.gguf or \.pdparams file$"):
         find_checkpoint(tmp_path)
     (tmp_path / "pytorch_model.bin").touch()
     with pytest.raises(CheckpointError, match="save_pretrained"):

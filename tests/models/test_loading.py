@@ -30,10 +30,11 @@ def difference(result: np.ndarray, expected: np.ndarray) -> float:
     return float(np.abs(result - expected).max() / np.abs(expected).max())
 
 
-@pytest.mark.parametrize("variant", ["llama", "llama_tied_biased", "qwen2", "qwen3"])
+@pytest.mark.parametrize("variant", ["llama", "llama_tied_biased", "qwen2", "qwen3", "ernie"])
 def test_gguf_of_each_family_equals_transformers(tmp_path, variant):
     model = oracle.make_tiny(variant, tmp_path / "folder")
-    file = write_gguf(tmp_path / "model.gguf", model, variant.split("_")[0])
+    architecture = {"ernie": "ernie4_5"}.get(variant, variant.split("_")[0])
+    file = write_gguf(tmp_path / "model.gguf", model, architecture)
     assert difference(logits(file), oracle.logits_of(model, PROMPT)) <= 1e-4
     np.testing.assert_array_equal(logits(file), logits(tmp_path / "folder"))
 

@@ -23,6 +23,7 @@ MODELS = [
     ("qwen2", "wint4_a16", "float32"),
     ("llama", "bfloat16", "bfloat16"),
     ("llama", "none", "float32"),
+    ("ernie_untied_biased", None, "bfloat16"),
     ("qwen3", "wint8", "int8"),
     ("llama", "none", "int8"),
 ]

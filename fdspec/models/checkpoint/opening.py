@@ -7,13 +7,20 @@ from pathlib import Path
 
 from fdspec.models.checkpoint.base import Checkpoint
 from fdspec.models.checkpoint.gguf_reader import GGUFCheckpoint
+from fdspec.models.checkpoint.paddle_layout import with_usual_layout
+from fdspec.models.checkpoint.pdparams_reader import PdparamsCheckpoint
 from fdspec.models.checkpoint.safetensors_reader import SafetensorsCheckpoint
+from fdspec.models.config import ModelConfig
 from fdspec.models.files import find_checkpoint
 from fdspec.utils.gguf_header import read_gguf_header
 
 
-def open_checkpoint(path: Path) -> Checkpoint:
-    """The tensors of a model folder, a .gguf file or a .safetensors file.
+def open_checkpoint(path: Path, config: ModelConfig) -> Checkpoint:
+    """The tensors of a model folder, or of a .gguf, .safetensors or .pdparams file.
+
+    Args:
+        path: as `find_checkpoint` takes it.
+        config: says which layout files of Paddle have.
 
     Raises:
         CheckpointError: nothing there that can be read.
@@ -21,4 +28,6 @@ def open_checkpoint(path: Path) -> Checkpoint:
     files = find_checkpoint(path)
     if files.gguf is not None:
         return GGUFCheckpoint(read_gguf_header(files.gguf))
-    return SafetensorsCheckpoint(files.safetensors)
+    if files.pdparams:
+        return with_usual_layout(PdparamsCheckpoint(files.pdparams), config)
+    return with_usual_layout(SafetensorsCheckpoint(files.safetensors), config)

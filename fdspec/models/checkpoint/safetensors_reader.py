@@ -66,6 +66,10 @@ class SafetensorsCheckpoint:
         """All tensors of all shards."""
         return list(self._entries)
 
+    def shape_of(self, name: str) -> tuple[int, ...]:
+        """Of a tensor that exists."""
+        return self._entries[name].shape
+
     def file_of(self, name: str) -> str:
         """The shard that holds a tensor, or all of them."""
         if name in self._entries:
