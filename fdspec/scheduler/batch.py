@@ -232,13 +232,14 @@ class BatchScheduler:
         if plan.step != self._step:
             return []
         by_id = {verdict.sequence_id: verdict for verdict in verdicts}
+        find, running = self._residents.get, Status.RUNNING
         events = []
         for sequence in plan.sequences:
-            request = self._residents.get(sequence.sequence_id)
+            request = find(sequence.sequence_id)
             if (
                 request is None
                 or request.num_computed != sequence.start
-                or request.status is not Status.RUNNING
+                or request.status is not running
             ):
                 continue
             verdict = by_id.get(sequence.sequence_id)
@@ -269,14 +270,14 @@ class BatchScheduler:
     def _plan_decoding(self) -> dict[SequenceId, int]:
         """One row for each decoding sequence: {sequence id: committed rows}."""
         rows: dict[SequenceId, int] = {}
+        running, reserve = Status.RUNNING, self._residents.reserve
         # Reserving for an early one may preempt late ones: go over a copy.
         for request in tuple(self._residents.running):
-            if (
-                request.status is Status.RUNNING
-                and request.is_decoding
-                and self._residents.reserve(request, request.tokens.length)
-            ):
-                rows[request.sequence_id] = 1
+            if request.status is running and request.is_decoding:
+                num_tokens = request.tokens.length
+                has_room = num_tokens <= len(request.block_ids) * self._pool.block_size
+                if has_room or reserve(request, num_tokens):
+                    rows[request.sequence_id] = 1
         return rows
 
     def _sequence_plan(self, request: Request, num_rows: int, draft: Draft | None) -> SequencePlan:
@@ -285,14 +286,16 @@ class BatchScheduler:
         end = start + num_rows
         samples = end == tokens.length
         num_slots = end if draft is None else end + len(draft)
+        block_ids = request.block_ids
+        if (num_blocks := self._residents.blocks_for(num_slots)) < len(block_ids):
+            block_ids = block_ids[:num_blocks]
         return SequencePlan(
             request.sequence_id,
             start,
             tokens.view(0, end),
             request.num_prompt,
             draft,
-            # All of them, as a rule: then no copy is made.
-            request.block_ids[: self._residents.blocks_for(num_slots)],
+            block_ids,
             request.params,
             samples,
             None if samples else int(tokens.view(end, end + 1)[0]),
@@ -310,31 +313,48 @@ class BatchScheduler:
     def _apply_verdict(
         self, request: Request, sequence: SequencePlan, verdict: Verdict
     ) -> TokenEvent:
-        assert len(verdict.tokens) == len(verdict.kept) + 1, verdict
-        index = request.num_output
-        request.tokens.append(verdict.tokens)
-        self._residents.computed(request, len(sequence.history) + len(verdict.kept))
+        tokens, num_kept = verdict.tokens, len(verdict.kept)
+        assert len(tokens) == num_kept + 1, verdict
+        index = request.tokens.length - request.num_prompt
+        request.tokens.append(tokens)
+        self._residents.computed(request, len(sequence.history) + num_kept)
         if verdict.finish is not None:
             self._residents.leave(request)
-        else:
+        elif sequence.draft is not None:
             self._residents.release_unused(request)
-            if index == 0:
-                # Others may go on from the same prompt at once, its last block included.
-                self._residents.sharing.publish_tail(request)
+        if index > 0:
+            draft = None if sequence.draft is None else draft_stats(sequence.draft, verdict)
+            # By position: this is made for every token of every sequence.
+            return TokenEvent(
+                *request.sequence_id,
+                index,
+                tokens,
+                verdict.logprobs,
+                None,
+                verdict.finish,
+                verdict.stop_reason,
+                None,
+                draft,
+            )
+        return self._first_event(request, verdict)
+
+    def _first_event(self, request: Request, verdict: Verdict) -> TokenEvent:
+        if verdict.finish is None:
+            # Others may go on from the same prompt at once, its last block included.
+            self._residents.sharing.publish_tail(request)
         prompt_logprobs = self._prompt_logprobs.pop(request.sequence_id, None)
         if prompt_logprobs is not None:
-            # They go out with the first event; computing the prompt again must not ask for them.
+            # They go out with this event; computing the prompt again must not ask for them.
             request.params = replace(request.params, prompt_logprobs=None)
         return TokenEvent(
             *request.sequence_id,
-            index,
+            0,
             verdict.tokens,
             verdict.logprobs,
             None if prompt_logprobs is None else tuple(prompt_logprobs),
             verdict.finish,
             verdict.stop_reason,
-            num_cached=(request.num_cached or 0) if index == 0 else 0,
-            draft=draft_stats(sequence.draft, verdict),
+            num_cached=request.num_cached or 0,
         )
 
 

@@ -9,7 +9,7 @@ from fdspec.core import Draft, DraftStats, Verdict
 from fdspec.core.draft import depths
 
 
-def draft_stats(draft: Draft | None, verdict: Verdict) -> DraftStats | None:
+def draft_stats(draft: Draft, verdict: Verdict) -> DraftStats | None:
     """Counts of the draft tokens that count; None if there are none.
 
     Behind a stop nothing counts: of a draft that was cut short by one, only the tokens up to the
@@ -19,7 +19,7 @@ def draft_stats(draft: Draft | None, verdict: Verdict) -> DraftStats | None:
         draft: the rows that were verified.
         verdict: what was kept of them.
     """
-    if draft is None or verdict.num_drafted == 0:
+    if verdict.num_drafted == 0:
         return None
     num_drafted, num_accepted = verdict.num_drafted, len(verdict.kept)
     if draft.sources is None and draft.is_chain:

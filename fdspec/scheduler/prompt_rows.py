@@ -133,8 +133,10 @@ class PromptRows:
     def _within_time(self, left: int, decoding: Iterable[SequenceId], num_draft_rows: int) -> int:
         """Prompt rows, up to `left`, that keep the step within its time."""
         most_ms = self._limits.max_step_ms
+        if most_ms is None:
+            return left
         lengths = [self._length(sequence_id) for sequence_id in decoding]
-        if most_ms is None or not lengths:
+        if not lengths:
             # Without decoding sequences there is nobody whom a long step delays.
             return left
         num_reads = sum(lengths) + num_draft_rows * sum(lengths) // len(lengths)
