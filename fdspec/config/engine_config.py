@@ -29,7 +29,9 @@ _QUANTIZATION = re.compile(
 class ModelConfig:
     """Which model is served, under which name, and in which weight format."""
 
-    model: str = option(help="Folder, .gguf, .safetensors or .pdparams file, or hub id of the model.")
+    model: str = option(
+        help="Folder, .gguf, .safetensors or .pdparams file, or hub id of the model."
+    )
     served_model_name: tuple[str, ...] = option(
         (), help="Names of the model in the API; the first one is reported. Default: `model`."
     )

@@ -12,7 +12,6 @@ import queue
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from fdspec.core import FdspecError
 from fdspec.scheduler.broker.embedded import EmbeddedServer, find_server, is_answering
 from fdspec.utils.child_process import die_with_parent
 from fdspec.utils.logging import get_logger
+from fdspec.utils.private_folder import make_private_folder
 
 logger = get_logger(__name__)
 
@@ -48,7 +48,7 @@ def with_broker(config: EngineConfig) -> Iterator[EngineConfig]:
     if not config.topic.is_shared or config.topic.scheduler_url != EMBEDDED:
         yield config
         return
-    folder = Path(tempfile.mkdtemp(prefix="fdspec-", dir="/tmp"))
+    folder = make_private_folder()
     start: Callable[[Path], EmbeddedServer | _ZmqProcess] = EmbeddedServer
     if find_server() is None:
         logger.warning("%s", NO_SERVER)

@@ -15,6 +15,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
+from fdspec.core import ConfigError
 from fdspec.kv.cache import KVCache
 from fdspec.utils.logging import get_logger
 
@@ -50,7 +51,12 @@ def open_swap_space(cache: KVCache, size_bytes: int, folder: str | None = None) 
         cache: whose blocks are swapped.
         size_bytes: most memory that the slots may take.
         folder: where to put the file; None takes anonymous memory.
+
+    Raises:
+        ConfigError: there is no such folder.
     """
+    if folder is not None and not os.path.isdir(folder):
+        raise ConfigError(f"swap_space_path: there is no folder {folder}; make it, or leave it out")
     block_bytes = cache.layout.block_bytes
     num_slots = size_bytes // block_bytes
     if size_bytes == 0:

@@ -12,6 +12,7 @@ from fdspec.entrypoints.openai.protocol import (
     ChatCompletionRequest,
     CompletionRequest,
     DetokenizeRequest,
+    PauseRequest,
 )
 
 
@@ -41,6 +42,21 @@ def parse_error(data, kind=CompletionRequest):
 def test_not_json(data):
     error = parse_error(data)
     assert (error.code, error.param) == ("invalid_json", None)
+
+
+def test_half_a_character_is_named():
+    assert "surrogate" in parse_error(b'{"prompt": "\\ud800 a"}').message
+    assert "surrogate" not in parse_error(b'{"temperature": NaN}').message
+
+
+def test_allowed_values_are_listed():
+    error = parse_error(b'{"mode": "stop"}', PauseRequest)
+    assert error.param == "mode"
+    assert error.message == "mode: invalid enum value 'stop'; allowed: 'wait', 'abort'"
+
+
+def test_another_way_is_shown():
+    assert "echo and logprobs" in parse_error(b'{"prompt_logprobs": 1}').message
 
 
 @pytest.mark.parametrize("data", [b"[]", b'"a"', b"1", b"null", b"true"])

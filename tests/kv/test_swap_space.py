@@ -6,6 +6,7 @@ import logging
 import numpy as np
 import pytest
 
+from fdspec.core import ConfigError
 from fdspec.kv.cache import KVCache, KVCacheLayout
 from fdspec.kv.swap_space import open_swap_space
 
@@ -47,7 +48,7 @@ def test_blocks_come_back_as_they_were(cache, tmp_path, in_file):
 
 @pytest.mark.parametrize(
     ("size_bytes", "folder"),
-    [(2**60, None), (2**50, "."), (10**6, "no/such/folder"), (10, None)],
+    [(2**60, None), (2**50, "."), (10, None)],
 )
 def test_what_cannot_be_had_is_told_once(cache, tmp_path, caplog, monkeypatch, size_bytes, folder):
     monkeypatch.chdir(tmp_path)
@@ -56,6 +57,11 @@ def test_what_cannot_be_had_is_told_once(cache, tmp_path, caplog, monkeypatch, s
         assert open_swap_space(cache, size_bytes, folder) is None
     (record,) = caplog.records
     assert "swap_space" in record.message and "computed again" in record.message
+
+
+def test_a_folder_that_is_missing_is_a_mistake(cache):
+    with pytest.raises(ConfigError, match="swap_space_path: there is no folder no/such/folder"):
+        open_swap_space(cache, 10**6, "no/such/folder")
 
 
 def test_none_is_made_for_nothing(cache, caplog):

@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 from fastapi import Request
@@ -38,6 +38,8 @@ _NESTED: dict[str, type[msgspec.Struct]] = {
 }
 _OUT_OF_RANGE = ("Number out of range", "Integer value out of range")
 _LONGEST_NUMBER = 300
+_LONE_SURROGATE = "half of a surrogate pair (\\ud800 .. \\udfff) stands alone; it is no character"
+_HINTS = {"prompt_logprobs": "; use echo and logprobs of /v1/completions"}
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
@@ -65,8 +67,9 @@ def parse_body(data: bytes, kind: type[Body]) -> Body:
     except (msgspec.MsgspecError, RecursionError) as error:
         if str(error).startswith(_OUT_OF_RANGE):
             raise _huge_number(data) from error
+        reason = _LONE_SURROGATE if _is_json_otherwise(data) else str(error)
         raise bad_request(
-            None, f"the body is not valid JSON: {error}", code="invalid_json"
+            None, f"the body is not valid JSON: {reason}", code="invalid_json"
         ) from error
     if not isinstance(fields, dict):
         raise bad_request(
@@ -77,7 +80,7 @@ def parse_body(data: bytes, kind: type[Body]) -> Body:
     try:
         return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
-        raise _type_error(str(error)) from error
+        raise _type_error(str(error), kind) from error
 
 
 async def _read_limited(request: Request) -> bytes:
@@ -123,6 +126,7 @@ def _refuse_unknown(
             hint = f"; did you mean {close[0]}?" if close else ""
             if prefix and not close:
                 hint = f"; known fields: {', '.join(sorted(known))}"
+            hint = _HINTS.get(name, hint)
             param = prefix + name
             raise bad_request(
                 param, f"unrecognized request field: {param}{hint}", code="unknown_parameter"
@@ -156,7 +160,20 @@ def _huge_number(data: bytes) -> ApiError:
     return bad_request(param, f"{where}the number is too large", code="invalid_value")
 
 
-def _type_error(text: str) -> ApiError:
+def _is_json_otherwise(data: bytes) -> bool:
+    """Whether the standard library reads what msgspec does not: it lets half characters pass."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(constant)
+
+    try:
+        json.loads(data, parse_constant=refuse)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _type_error(text: str, kind: type[msgspec.Struct]) -> ApiError:
     """msgspec's message, with the field in front as the client would write it."""
     location = _LOCATION.search(text)
     param = location["path"].removeprefix(".") if location else ""
@@ -166,5 +183,8 @@ def _type_error(text: str) -> ApiError:
         param = f"{param}.{missing['name']}".removeprefix(".")
         return bad_request(param, f"{param} is required", code="missing_required_parameter")
     reason = reason[:1].lower() + reason[1:].replace("`", "")
+    hint = get_type_hints(kind).get(param)
+    if get_origin(hint) is Literal:
+        reason += f"; allowed: {', '.join(map(repr, get_args(hint)))}"
     message = f"{param}: {reason}" if param else f"the body is wrong: {reason}"
     return bad_request(param or None, message, code="invalid_type")

@@ -126,7 +126,10 @@ def fit_params(
     most = min(limits.max_model_len, limits.max_cached_tokens + 1)
     what = f"this model's context is {most} tokens"
     if most < limits.max_model_len:
-        what = f"the KV cache of this server holds {limits.max_cached_tokens} tokens"
+        what = (
+            f"the KV cache of this server holds {limits.max_cached_tokens} tokens, all but the "
+            "last one of a request"
+        )
     if num_prompt >= most:
         raise bad_request(
             prompt_field,
@@ -153,10 +156,12 @@ def fit_params(
     return dataclasses.replace(params, max_tokens=max_tokens, seed=seed)
 
 
-def length_field(request: GenerationRequest) -> str:
+def length_field(request: ChatCompletionRequest | CompletionRequest) -> str:
     """The field in which the client said how long an answer may be."""
-    if isinstance(request, ChatCompletionRequest) and request.max_completion_tokens is not None:
-        return "max_completion_tokens"
+    if isinstance(request, ChatCompletionRequest):
+        return "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
+    if request.max_tokens is None and request.min_tokens > DEFAULT_COMPLETION_TOKENS:
+        return "min_tokens"
     return "max_tokens"
 
 
@@ -213,6 +218,8 @@ def _chat_logprobs(request: ChatCompletionRequest) -> int | None:
 
 def _top_k(top_k: int, vocab_size: int) -> int:
     """-1 is another way to say "all"; more than the vocabulary is all of it."""
+    if top_k < -1:
+        raise bad_request("top_k", f"top_k must be at least 1, or 0 or -1 for all, got {top_k}")
     return 0 if top_k == -1 else min(top_k, vocab_size)
 
 

@@ -12,7 +12,6 @@ import contextlib
 import select
 import shutil
 import socket
-import tempfile
 from collections import deque
 from collections.abc import Sequence
 
@@ -21,8 +20,8 @@ from fdspec.scheduler.topic.client import TopicClient
 from fdspec.scheduler.topic.codec import CodecError, decode, encode
 from fdspec.scheduler.topic.framed_socket import FramedSocket
 from fdspec.scheduler.topic.messages import Status
+from fdspec.utils.private_folder import make_private_folder
 
-_MAX_SOCKET_DIRECTORY = 80
 _LINGER_S = 1.0
 
 
@@ -94,8 +93,8 @@ class LocalTopicClient(TopicClient):
     def __init__(self) -> None:
         """Listen in the running event loop."""
         super().__init__()
-        self._directory = _private_directory()
-        self.endpoint = f"{self._directory}/topic"
+        self._folder = make_private_folder()
+        self.endpoint = str(self._folder / "topic")
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(self.endpoint)
         self._listener.listen(1)
@@ -110,7 +109,7 @@ class LocalTopicClient(TopicClient):
         if self._connection is not None and self._connection.fileno() >= 0:
             self._leave_loop(self._connection)
             self._connection.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
@@ -169,9 +168,3 @@ def _decode_command(frame: bytes) -> Command:
     if not isinstance(message, Command):
         raise CodecError(f"{type(message).__name__} is not a command")
     return message
-
-
-def _private_directory() -> str:
-    """A new directory with mode 0700, short enough for a unix socket's path (about 107 bytes)."""
-    short = len(tempfile.gettempdir()) <= _MAX_SOCKET_DIRECTORY
-    return tempfile.mkdtemp(prefix="fdspec-", dir=None if short else "/tmp")
