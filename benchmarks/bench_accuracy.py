@@ -40,12 +40,13 @@ from benchmarks.peers.base import PeerError
 from benchmarks.peers.llama_cpp import run
 from benchmarks.report import (
     Spread,
+    add_report_options,
     load_pyplot,
     machine,
     percentile,
     print_table,
     save_plot,
-    write_json,
+    write_report,
 )
 from fdspec.tokenizer import load_tokenizer
 
@@ -107,8 +108,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--reference-file", type=Path, help="keep the float32 predictions here (2 GB)"
     )
-    parser.add_argument("--output", type=Path, help="JSON file to write")
-    parser.add_argument("--plot", type=Path, help="image to write (needs matplotlib)")
+    add_report_options(parser)
     return parser.parse_args(arguments)
 
 
@@ -267,17 +267,12 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Scor
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, write, plot."""
     options = parse_arguments(arguments)
-    if options.plot:
-        load_pyplot()
     try:
         report, scores = measure(options)
     except PeerError as error:
         raise SystemExit(f"error: {error}") from None
     print_report(report)
-    if options.output:
-        write_json(options.output, report)
-    if options.plot:
-        plot(scores, options.plot)
+    write_report(options, report, lambda path: plot(scores, path))
 
 
 if __name__ == "__main__":

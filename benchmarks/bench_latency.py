@@ -26,7 +26,15 @@ from typing import Any
 from tqdm import tqdm
 
 from benchmarks.arguments import count
-from benchmarks.report import Spread, load_pyplot, machine, processor_name, save_plot, write_json
+from benchmarks.report import (
+    Spread,
+    add_report_options,
+    load_pyplot,
+    machine,
+    processor_name,
+    save_plot,
+    write_report,
+)
 from benchmarks.sampling_price import StepTimer, measure_sampling, print_sampling
 from benchmarks.workloads import chat_messages, code_messages, extractive_messages, filler_text
 from fdspec import LLM, SamplingParams
@@ -199,8 +207,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         action="store_true",
         help="processor time instead of wall time; with --threads 1, for a busy machine",
     )
-    parser.add_argument("--output", type=Path, help="JSON file to write")
-    parser.add_argument("--plot", type=Path, help="image to write (needs matplotlib)")
+    add_report_options(parser)
     return parser.parse_args(arguments)
 
 
@@ -216,15 +223,14 @@ def run_sampling(arguments: argparse.Namespace) -> None:
         )
         timer.close()
     print_sampling(prices)
-    if arguments.output:
-        report = {
-            "machine": machine(),
-            "config": arguments.config,
-            "num_threads": num_threads(),
-            "counts_cpu_time": arguments.cpu_time,
-            "prices": prices,
-        }
-        write_json(arguments.output, report)
+    report = {
+        "machine": machine(),
+        "config": arguments.config,
+        "num_threads": num_threads(),
+        "counts_cpu_time": arguments.cpu_time,
+        "prices": prices,
+    }
+    write_report(arguments, report)
 
 
 def main(command_line: Sequence[str] | None = None) -> None:
@@ -232,8 +238,6 @@ def main(command_line: Sequence[str] | None = None) -> None:
     arguments = parse_arguments(command_line)
     if arguments.sampling:
         return run_sampling(arguments)
-    if arguments.plot:
-        load_pyplot()
     llm = LLM(config=arguments.config, speculative_config=arguments.speculative_config)
     if arguments.threads:
         set_num_threads(arguments.threads)
@@ -262,10 +266,7 @@ def main(command_line: Sequence[str] | None = None) -> None:
         },
     }
     print_table(report)
-    if arguments.output:
-        write_json(arguments.output, report)
-    if arguments.plot:
-        plot(report, arguments.plot)
+    write_report(arguments, report, lambda path: plot(report, path))
 
 
 if __name__ == "__main__":

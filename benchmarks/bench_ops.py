@@ -30,7 +30,15 @@ from benchmarks.op_cases import (
     rowwise_cases,
     sampling_cases,
 )
-from benchmarks.report import Spread, load_pyplot, machine, print_table, save_plot, write_json
+from benchmarks.report import (
+    Spread,
+    add_report_options,
+    load_pyplot,
+    machine,
+    print_table,
+    save_plot,
+    write_report,
+)
 from fdspec import ops
 from fdspec.models import ModelConfig, read_model_config
 from fdspec.ops import probe
@@ -223,16 +231,13 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--isa", type=isa, help="instruction set level; default: the best")
     parser.add_argument("--rounds", type=count, default=7, help="figures of each kernel")
     parser.add_argument("--min-time-ms", type=float, default=5.0, help="length of one figure")
-    parser.add_argument("--output", type=Path, help="JSON file to write")
-    parser.add_argument("--plot", type=Path, help="image to write (needs matplotlib)")
+    add_report_options(parser)
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, write, plot."""
     options = parse_arguments(arguments)
-    if options.plot:
-        load_pyplot()
     if options.threads:
         ops.set_num_threads(options.threads)
     if options.isa:
@@ -256,10 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "kernels": figures,
     }
     print_report(report, figures)
-    if options.output:
-        write_json(options.output, report)
-    if options.plot:
-        plot(report, figures, options.plot)
+    write_report(options, report, lambda path: plot(report, figures, path))
 
 
 def _figure(case: Case, seconds: Sequence[float], limits: Sequence[Limits]) -> Figure:

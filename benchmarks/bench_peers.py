@@ -30,7 +30,14 @@ from benchmarks.peers.llama_cpp import LlamaBenchPeer, server_command
 from benchmarks.peers.rounds import Records, in_process_round, memory_alone, served_round
 from benchmarks.peers.served import ServedPeer
 from benchmarks.peers.worker import WorkerPeer
-from benchmarks.report import load_pyplot, machine, print_table, save_plot, write_json
+from benchmarks.report import (
+    add_report_options,
+    load_pyplot,
+    machine,
+    print_table,
+    save_plot,
+    write_report,
+)
 from fdspec.config import config_from_options
 from fdspec.tokenizer import load_tokenizer
 from scripts.server_process import ServerError
@@ -66,9 +73,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument("--streams", type=count, nargs="*", default=(4, 8, 16))
     what.add_argument("--concurrency", type=count, nargs="*", default=(1, 4, 8, 16))
     what.add_argument("--max-model-len", type=count, default=4096)
-    results = parser.add_argument_group("results")
-    results.add_argument("--output", type=Path, help="JSON file to write")
-    results.add_argument("--plot", type=Path, help="image to write (needs matplotlib)")
+    add_report_options(parser)
     return parser.parse_args(arguments)
 
 
@@ -214,8 +219,6 @@ def plot(report: dict[str, Any], path: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, write, plot."""
     options = parse_arguments(arguments)
-    if options.plot:
-        load_pyplot()
     model = Path(config_from_options({}, options.config).config.model.model)
     tokens = load_tokenizer(model).encode(corpus_text())
     records = Records()
@@ -234,10 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "figures": records.summary(OURS),
     }
     print_report(report)
-    if options.output:
-        write_json(options.output, report)
-    if options.plot:
-        plot(report, options.plot)
+    write_report(options, report, lambda path: plot(report, path))
 
 
 if __name__ == "__main__":

@@ -22,12 +22,13 @@ from benchmarks.arguments import count
 from benchmarks.datasets import corpus_text
 from benchmarks.report import (
     Spread,
+    add_report_options,
     load_pyplot,
     machine,
     print_table,
     save_plot,
     short,
-    write_json,
+    write_report,
 )
 from fdspec.core import DraftContext
 from fdspec.core.protocols import Proposer
@@ -106,11 +107,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--drafts", type=count, default=500, help="drafts at each length")
     parser.add_argument("--rounds", type=count, default=5, help="repetitions")
-    parser.add_argument("--output", type=Path, help="JSON file to write")
-    parser.add_argument("--plot", type=Path, help="image to write (needs matplotlib)")
+    add_report_options(parser)
     arguments = parser.parse_args()
-    if arguments.plot:
-        load_pyplot()
     report = {
         method: {
             length: measure(make, length, arguments.drafts + 1, arguments.rounds)
@@ -124,10 +122,9 @@ def main() -> None:
         rows.append([f"{method}: a draft", *(c.propose_us.short() for c in costs.values())])
         rows.append([f"{method}: a prompt token", *(short(c.follow_us) for c in costs.values())])
     print_table(header, rows)
-    if arguments.output:
-        write_json(arguments.output, {"machine": machine(), "methods": report})
-    if arguments.plot:
-        plot(report, arguments.plot)
+    write_report(
+        arguments, {"machine": machine(), "methods": report}, lambda path: plot(report, path)
+    )
 
 
 if __name__ == "__main__":

@@ -13,13 +13,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
 from benchmarks.arguments import count
 from benchmarks.bench_spec import METHODS
-from benchmarks.report import print_table, write_json
+from benchmarks.report import add_report_options, print_table, write_report
 from benchmarks.workloads import prompts_by_kind
 from fdspec import LLM, SamplingParams
 from fdspec.config import config_from_options
@@ -119,7 +118,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=count, default=8, help="most prompts of a kind")
     parser.add_argument("--max-tokens", type=count, default=128, help="tokens of an answer")
     parser.add_argument("--fixed-length", action="store_true", help="no adaptive draft length")
-    parser.add_argument("--output", type=Path, help="JSON file to write")
+    add_report_options(parser, has_plot=False)
     arguments = parser.parse_args()
     greedy = SamplingParams(max_tokens=arguments.max_tokens, temperature=0.0)
     answers: dict[str, list[Answer]] = {}
@@ -150,8 +149,7 @@ def main() -> None:
     print_table(
         header, [[name, *row] for name, *row in zip(report["ngram"], *columns, strict=True)]
     )
-    if arguments.output:
-        write_json(arguments.output, report)
+    write_report(arguments, report)
 
 
 if __name__ == "__main__":

@@ -28,12 +28,13 @@ from benchmarks.offline_runner import BLOCK_SIZE, OfflineRunner, blocks_of, deco
 from benchmarks.op_cases import operations_per_row
 from benchmarks.report import (
     Spread,
+    add_report_options,
     load_pyplot,
     machine,
     print_table,
     save_plot,
     short,
-    write_json,
+    write_report,
 )
 from fdspec import ops
 from fdspec.ops import probe
@@ -70,8 +71,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--repeats", type=count, default=3, help="steps of a figure; the least counts"
     )
-    parser.add_argument("--output", type=Path, help="JSON file to write")
-    parser.add_argument("--plot", type=Path, help="image to write (needs matplotlib)")
+    add_report_options(parser)
     return parser.parse_args(arguments)
 
 
@@ -199,8 +199,6 @@ def plot(report: dict[str, Any], path: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, write, plot."""
     options = parse_arguments(arguments)
-    if options.plot:
-        load_pyplot()
     if options.threads:
         ops.set_num_threads(options.threads)
     if options.isa:
@@ -226,10 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "formats": formats,
     }
     print_report(report)
-    if options.output:
-        write_json(options.output, report)
-    if options.plot:
-        plot(report, options.plot)
+    write_report(options, report, lambda path: plot(report, path))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.arguments import count
-from benchmarks.report import Spread, load_pyplot, machine, print_table, save_plot, write_json
+from benchmarks.report import (
+    Spread,
+    add_report_options,
+    load_pyplot,
+    machine,
+    print_table,
+    save_plot,
+    write_report,
+)
 from fdspec.core import SamplingParams, StepPlan, Submit, Verdict
 from fdspec.kv.block_pool import BlockPool
 from fdspec.kv.prefix_index import extend_digests, root_digest
@@ -137,26 +145,20 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--queued", type=count, default=10_000, help="requests that wait")
     parser.add_argument("--cached", type=count, default=100_000, help="blocks in the prefix cache")
     parser.add_argument("--steps", type=count, default=300, help="steps of each figure")
-    parser.add_argument("--output", type=Path, help="JSON file to write")
-    parser.add_argument("--plot", type=Path, help="image to write (needs matplotlib)")
+    add_report_options(parser)
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, write, plot."""
     options = parse_arguments(arguments)
-    if options.plot:
-        load_pyplot()
     steps = [(load, measure(load, options.steps)) for load in loads_of(options)]
     report: dict[str, Any] = {"machine": machine(), "unit": "ms of a processor", "steps": steps}
     print_table(
         ["running", "queued", "cached blocks", "plan + apply, ms a step"],
         [(*load, spread.short()) for load, spread in steps],
     )
-    if options.output:
-        write_json(options.output, report)
-    if options.plot:
-        plot(report, options.plot)
+    write_report(options, report, lambda path: plot(report, path))
 
 
 if __name__ == "__main__":

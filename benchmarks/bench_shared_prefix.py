@@ -20,7 +20,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.arguments import count
-from benchmarks.report import Spread, load_pyplot, machine, print_table, save_plot, write_json
+from benchmarks.report import (
+    Spread,
+    add_report_options,
+    load_pyplot,
+    machine,
+    print_table,
+    save_plot,
+    write_report,
+)
 from fdspec import ops
 from fdspec.config import RopeScalingConfig
 from fdspec.models import ModelOptions, RopeOverride, load_model
@@ -193,16 +201,13 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--shared", type=count, nargs="+", default=(2048, 8192), help="tokens")
     parser.add_argument("--threads", type=count, help="default: all processors")
     parser.add_argument("--rounds", type=count, default=7)
-    parser.add_argument("--output", type=Path, help="JSON file to write")
-    parser.add_argument("--plot", type=Path, help="image to write (needs matplotlib)")
+    add_report_options(parser)
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, write, plot."""
     options = parse_arguments(arguments)
-    if options.plot:
-        load_pyplot()
     if options.threads:
         ops.set_num_threads(options.threads)
     longest = max(options.shared) + OWN_TOKENS + 1
@@ -218,10 +223,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ["shared", "rows", "attention, grouped / flat", "tokens/s grouped", "tokens/s flat"],
         [(f[0], f[1], f[2].short(), f[3].short(), f[4].short()) for f in figures],
     )
-    if options.output:
-        write_json(options.output, {"machine": machine(), "figures": figures})
-    if options.plot:
-        plot(figures, options.plot)
+    write_report(
+        options, {"machine": machine(), "figures": figures}, lambda path: plot(figures, path)
+    )
 
 
 if __name__ == "__main__":

@@ -6,11 +6,12 @@ Imports nothing heavy, so that load generators can use it too.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,29 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None
         cells = [line[0].ljust(widths[0])]
         cells += [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
         print("  ".join(cells).rstrip())
+
+
+def add_report_options(parser: argparse.ArgumentParser, *, has_plot: bool = True) -> None:
+    """Options that say where a report goes; `write_report` does as they say."""
+    parser.add_argument("--output", type=Path, help="JSON file to write")
+    if has_plot:
+        parser.add_argument("--plot", type=_plot_path, help="image to write (needs matplotlib)")
+
+
+def write_report(
+    options: argparse.Namespace, report: object, draw: Callable[[Path], None] | None = None
+) -> None:
+    """Write the JSON file and the plot that the options ask for."""
+    if options.output:
+        write_json(options.output, report)
+    if draw is not None and options.plot:
+        draw(options.plot)
+
+
+def _plot_path(text: str) -> Path:
+    """What is missing for a plot is told before anything is measured."""
+    load_pyplot()
+    return Path(text)
 
 
 def write_json(path: Path, report: object) -> None:
