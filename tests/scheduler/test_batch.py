@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch scheduler without a model: batching, chunks, drafts, preemption, refusal, abort."""
+"""Batch scheduler without a model: batching, chunks, preemption, refusal, abort."""
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from fdspec.core import (
@@ -11,71 +10,10 @@ from fdspec.core import (
     ConfigError,
     Draft,
     FinishReason,
-    SamplingParams,
-    StepPlan,
     Submit,
-    Verdict,
 )
-from fdspec.kv.block_pool import BlockPool
-from fdspec.scheduler.batch import BatchScheduler
 from fdspec.scheduler.prompt_rows import PrefillLimits
-
-PARAMS = SamplingParams(max_tokens=8, seed=0)
-
-
-def make(num_blocks=100, block_size=4, **limits):
-    pool = BlockPool(num_blocks, block_size)
-    settings = {
-        "vocab_size": 500,
-        "max_num_seqs": 4,
-        "max_num_batched_tokens": 64,
-        "max_model_len": 128,
-        **limits,
-    }
-    return BatchScheduler(pool, **settings), pool
-
-
-def submit(name, num_prompt, *, priority=0, **params):
-    """A request that shares nothing with those of other names."""
-    prompt = tuple(range(1, num_prompt + 1))
-    return Submit(name, prompt, replace(PARAMS, **params), priority, cache_salt=name)
-
-
-def rows(plan: StepPlan):
-    return {s.sequence_id[0]: (s.num_committed_rows, s.num_draft_rows) for s in plan.sequences}
-
-
-def verdicts(plan: StepPlan, *, accept=0, token=9):
-    """The target agrees with the first `accept` draft tokens; ends at max_tokens."""
-    result = []
-    for sequence in plan.sequences:
-        if not sequence.samples:
-            continue
-        kept = tuple(range(min(accept, sequence.num_draft_rows)))
-        accepted = sequence.draft.tokens[list(kept)].tolist() if sequence.draft else []
-        tokens = (*accepted, token)
-        done = sequence.num_output + len(tokens) >= (sequence.params.max_tokens or 0)
-        result.append(
-            Verdict(
-                sequence.sequence_id,
-                tokens,
-                kept,
-                sequence.num_draft_rows,
-                finish=FinishReason.LENGTH if done else None,
-            )
-        )
-    return result
-
-
-def step(scheduler, drafts=(), **options):
-    plan = scheduler.plan(drafts)
-    events = scheduler.apply(plan, verdicts(plan, **options))
-    scheduler.check()
-    return plan, events
-
-
-def chain(name, length, choice=0):
-    return Draft.chain((name, choice), [7] * length, "test")
+from tests.scheduler.batch_steps import PARAMS, chain, make, rows, start, step, submit, verdicts
 
 
 def test_prompts_and_decode_rows_share_a_step():
@@ -197,117 +135,6 @@ def test_budget_below_the_batch_is_a_config_error():
         make(max_num_batched_tokens=3)
 
 
-# -- drafts ---------------------------------------------------------------------------------------
-
-
-def start(scheduler, *submits):
-    for command in submits:
-        scheduler.add(command)
-    step(scheduler)
-
-
-def test_only_decoding_sequences_are_drafted_for():
-    scheduler, _ = make(max_num_batched_tokens=8)
-    start(scheduler, submit("a", 3), submit("b", 20))
-    contexts = scheduler.draft_contexts()
-    assert [c.sequence_id for c in contexts] == [("a", 0)]
-    assert contexts[0].tokens.tolist() == [1, 2, 3, 9] and contexts[0].num_prompt == 3
-    plan = scheduler.plan([chain("a", 2), chain("b", 2), chain("gone", 2)])
-    assert rows(plan) == {"a": (1, 2), "b": (5, 0)}
-
-
-@pytest.mark.parametrize(
-    ("params", "limits", "num_prompt", "expected"),
-    [
-        ({"max_tokens": 8}, {}, 3, 6),
-        ({"max_tokens": 2}, {}, 3, 0),
-        ({"max_tokens": 3}, {}, 3, 1),
-        ({"max_tokens": 8}, {"max_model_len": 11}, 3, 6),
-        ({"max_draft_tokens": 2}, {}, 3, 2),
-        ({"max_draft_tokens": 0}, {}, 3, 0),
-        ({}, {"max_draft_rows": 4}, 3, 4),
-        ({}, {"max_draft_rows": 0}, 3, 0),
-        ({}, {"max_num_batched_tokens": 4}, 3, 3),
-    ],
-)
-def test_limits_of_a_draft(params, limits, num_prompt, expected):
-    scheduler, _ = make(**limits)
-    start(scheduler, submit("a", num_prompt, **params))
-    contexts = scheduler.draft_contexts()
-    assert [c.max_draft for c in contexts] == ([expected] if expected else [])
-    plan = scheduler.plan([chain("a", 30)])
-    assert rows(plan)["a"] == (1, expected)
-
-
-def test_drafts_stop_at_a_batch_size():
-    scheduler, _ = make(disable_drafts_at=2)
-    start(scheduler, submit("a", 3))
-    assert len(scheduler.draft_contexts()) == 1
-    start(scheduler, submit("b", 3))
-    assert scheduler.draft_contexts() == []
-    assert rows(scheduler.plan([chain("a", 2)])) == {"a": (1, 0), "b": (1, 0)}
-
-
-def test_accepted_drafts_extend_the_sequence():
-    scheduler, pool = make()
-    start(scheduler, submit("a", 3))
-    plan, events = step(scheduler, [chain("a", 4)], accept=2)
-    assert events[0].tokens == (7, 7, 9) and events[0].index == 1
-    assert events[0].draft is not None
-    assert (events[0].draft.num_drafted, events[0].draft.num_accepted) == (4, 2)
-    plan = scheduler.plan([])
-    assert plan.sequences[0].history.tolist() == [1, 2, 3, 9, 7, 7, 9]
-    assert plan.sequences[0].start == 6
-
-
-def test_budget_is_shared_fairly_and_goes_round():
-    scheduler, _ = make(max_num_batched_tokens=8, max_num_seqs=3)
-    start(scheduler, submit("a", 1), submit("b", 1), submit("c", 1))
-    drafts = [chain(name, 6) for name in "abc"]
-    granted = []
-    for _ in range(3):
-        plan = scheduler.plan(drafts)
-        assert plan.num_rows == 8
-        granted.append([s.num_draft_rows for s in plan.sequences])
-    assert sorted(granted) == [[1, 2, 2], [2, 1, 2], [2, 2, 1]]
-
-
-def test_drafts_take_at_most_half_of_what_prompts_could_use():
-    scheduler, _ = make(max_num_batched_tokens=16)
-    start(scheduler, submit("a", 1, max_tokens=50))
-    scheduler.add(submit("b", 60))
-    assert rows(scheduler.plan([chain("a", 30)])) == {"a": (1, 7), "b": (8, 0)}
-    scheduler.add(Abort("b"))
-    assert rows(scheduler.plan([chain("a", 30)])) == {"a": (1, 15)}
-
-
-def test_rejected_drafts_give_their_blocks_back():
-    scheduler, pool = make()
-    start(scheduler, submit("a", 3, max_tokens=40))
-    free = pool.num_free()
-    plan = scheduler.plan([chain("a", 30)])
-    assert pool.num_free() < free
-    scheduler.apply(plan, verdicts(plan, accept=0))
-    assert pool.num_free() == free - 1, "one block for the token at slot 4"
-    scheduler.check()
-
-
-def test_drafts_are_cut_to_free_blocks_and_never_preempt():
-    scheduler, pool = make(num_blocks=5)
-    start(scheduler, submit("a", 4, max_tokens=9), submit("b", 4, max_tokens=9))
-    plan = scheduler.plan([chain("a", 7), chain("b", 7)])
-    granted = rows(plan)
-    assert sorted(granted.values()) == [(1, 3), (1, 7)], "two blocks of rows, then one more block"
-    assert scheduler.num_preempted == 0 and pool.num_free() == 0
-
-
-def test_the_first_draft_of_a_sequence_counts():
-    scheduler, _ = make()
-    start(scheduler, submit("a", 3))
-    plan = scheduler.plan([chain("a", 2), chain("a", 4)])
-    assert rows(plan) == {"a": (1, 2)}
-
-
 # -- preemption -----------------------------------------------------------------------------------
 
 
@@ -425,10 +252,3 @@ def test_only_the_newest_plan_counts():
     new = scheduler.plan([])
     assert scheduler.apply(old, verdicts(old, accept=4)) == []
     assert [event.tokens for event in scheduler.apply(new, verdicts(new))] == [(9,)]
-
-
-def test_draft_arrays_may_be_anything():
-    scheduler, _ = make()
-    start(scheduler, submit("a", 3))
-    wrong = Draft(("a", 0), np.array([1.5, 2.5]), np.array([-1, 0]), "test")
-    assert rows(scheduler.plan([wrong])) == {"a": (1, 0)}

@@ -8,7 +8,7 @@ import numpy as np
 from fdspec.core import Abort, Submit
 from fdspec.kv.block_pool import BlockPool
 from fdspec.scheduler.batch import BatchScheduler
-from tests.scheduler.test_batch import PARAMS, chain, rows, start, step, verdicts
+from tests.scheduler.batch_steps import PARAMS, chain, rows, start, step, verdicts
 
 
 def make(num_blocks=100, prefix_caching=True, **limits):

@@ -7,7 +7,7 @@ from fdspec.core import Abort
 from fdspec.kv.block_pool import BlockPool
 from fdspec.scheduler.batch import BatchScheduler
 from fdspec.scheduler.swapping import Swapping
-from tests.scheduler.test_batch import rows, start, step, submit, verdicts
+from tests.scheduler.batch_steps import rows, start, step, submit, verdicts
 
 
 def make(num_slots, *, block_ms=1.0, prefix_caching=False):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from fdspec.core import Abort
 from fdspec.scheduler.waiting import AGEING_INTERVAL, FairShares
-from tests.scheduler.test_batch import make, rows, step, submit
+from tests.scheduler.batch_steps import make, rows, step, submit
 
 
 def order_of_service(scheduler):
