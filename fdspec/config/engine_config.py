@@ -55,7 +55,14 @@ class ModelConfig:
         help=f"Weight format: {QUANTIZATIONS}; _g32, _g64 or _g128 after the bits quantises groups "
         "of inputs, _channel whole channels, _min gives 4-bit groups a minimum (wint4_g64_min, "
         "wint8_g32_a16). Products are of 8-bit activations, with _a16 of float ones: slower and a "
-        "little more accurate. Default: as the checkpoint has it.",
+        "little more accurate. A map names a format for each kind of layers: {dense: wint8, "
+        "experts: wint4}. In a model with experts wint4 alone means that map, as in FastDeploy. "
+        "Default: as the checkpoint has it.",
+    )
+    expert_quantization: str | None = option(
+        None,
+        help="Weight format of the routed experts of a mixture-of-experts model, where it is not "
+        "that of quantization; the same names.",
     )
     load_choices: Literal["default", "default_v1", "dummy"] = option(
         "default_v1", help="dummy takes random weights; the others read the checkpoint."
@@ -88,13 +95,15 @@ class ModelConfig:
         check_numbers(self)
         if not self.model:
             raise Contradiction(("model",), "model must not be empty")
-        if self.quantization is not None and not _QUANTIZATION.fullmatch(self.quantization):
-            raise Contradiction(
-                ("quantization",),
-                f"quantization must be one of {QUANTIZATIONS} (after the bits may follow _g32, "
-                "_g64, _g128 or _channel for groups, and for 4 bits _min for a minimum), or null, "
-                f"got {self.quantization!r}",
-            )
+        for key in ("quantization", "expert_quantization"):
+            value = getattr(self, key)
+            if value is not None and not _QUANTIZATION.fullmatch(value):
+                raise Contradiction(
+                    (key,),
+                    f"{key} must be one of {QUANTIZATIONS} (after the bits may follow _g32, _g64, "
+                    "_g128 or _channel for groups, and for 4 bits _min for a minimum), or null, "
+                    f"got {value!r}",
+                )
 
     @property
     def served_names(self) -> tuple[str, ...]:

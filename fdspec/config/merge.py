@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fdspec.config.foreign import SECTION_ALIASES, foreign_keys
+from fdspec.config.quantization_map import take_apart
 from fdspec.config.schema import sections
 from fdspec.config.settings import Setting, members_of
 from fdspec.config.translation import is_off, own_name
@@ -73,7 +74,7 @@ class _Merger:
     def add(self, layer: Sequence[Setting]) -> None:
         """Let a stronger layer change the outcome so far."""
         single: list[Setting] = []
-        layer = [_own_section(setting) for setting in layer]
+        layer = [_own_section(part) for setting in layer for part in take_apart(setting)]
         for setting in layer:
             if setting.name in self._sections:
                 single = [other for other in single if other.path[0] != setting.name]

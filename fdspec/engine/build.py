@@ -24,10 +24,12 @@ from fdspec.models import (
     ModelOptions,
     RopeOverride,
     WeightCache,
+    WeightFormats,
     checkpoint_digest,
     load_model,
     resolve_model,
     user_cache_folder,
+    weight_formats,
 )
 from fdspec.ops import isa, num_threads, set_num_threads
 from fdspec.scheduler.batch import BatchScheduler
@@ -102,6 +104,7 @@ def build_engine(config: EngineConfig, topic: EngineTopic) -> BuiltEngine:
         path,
         ModelOptions(
             quantization=config.model.quantization,
+            expert_quantization=config.model.expert_quantization,
             max_model_len=config.model.max_model_len,
             dummy_weights=config.model.load_choices == "dummy",
             rope=RopeOverride(config.model.rope_theta, config.rope_scaling),
@@ -144,6 +147,7 @@ def _assemble(
     complaint = size.complaint(model.max_model_len)
     if complaint is not None:
         logger.warning("%s", complaint)
+    logger.info("weights: %s", _weight_formats(config, model))
     runner = ModelRunner(
         model,
         num_blocks=size.num_blocks,
@@ -178,6 +182,11 @@ def _assemble(
         runner.close()
 
     return BuiltEngine(engine, _describe(config, size, model, drafting.methods), close)
+
+
+def _weight_formats(config: EngineConfig, model: LlamaFamilyModel) -> WeightFormats:
+    chosen = config.model
+    return weight_formats(model.config, chosen.quantization, chosen.expert_quantization)
 
 
 def _step_costs(config: EngineConfig, runner: ModelRunner, size: PoolSize) -> StepCosts:
@@ -275,7 +284,7 @@ def _describe(
         speculative_methods=methods,
         details=(
             ("architecture", model.config.architecture),
-            ("quantization", config.model.quantization or "as in the checkpoint"),
+            ("quantization", str(_weight_formats(config, model))),
             ("kv_cache_dtype", config.cache.kv_cache_dtype),
             ("kv_cache_bytes", str(size.num_blocks * size.block_bytes)),
             ("num_threads", str(num_threads())),

@@ -10,15 +10,18 @@ from fdspec.models.hub import resolve_model
 from fdspec.models.loading import ModelOptions, checkpoint_digest, load_model
 from fdspec.models.rope_override import RopeOverride
 from fdspec.models.weight_cache import WeightCache, user_cache_folder
+from fdspec.models.weight_formats import WeightFormats, weight_formats
 
 __all__ = [
     "ModelConfig",
     "ModelOptions",
     "RopeOverride",
     "WeightCache",
+    "WeightFormats",
     "checkpoint_digest",
     "load_model",
     "read_model_config",
     "resolve_model",
     "user_cache_folder",
+    "weight_formats",
 ]

@@ -6,6 +6,8 @@ Owns which tensor goes where; loading.py calls it. Everything family-specific co
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,19 +15,21 @@ from fdspec.layers.attention import Attention
 from fdspec.layers.embedding import Embedding
 from fdspec.layers.linear import Linear
 from fdspec.layers.mlp import SwiGLU
+from fdspec.layers.moe import MixtureOfExperts, Routing
 from fdspec.layers.norm import RMSNorm
 from fdspec.layers.rotary import Rotary
 from fdspec.models.checkpoint import Checkpoint, GGUFCheckpoint
 from fdspec.models.config import ModelConfig
-from fdspec.models.decoder import DecoderLayer, LlamaFamilyModel
+from fdspec.models.decoder import DecoderLayer, FeedForward, LlamaFamilyModel
+from fdspec.models.experts import ExpertsConfig
 from fdspec.models.family import Family
 from fdspec.models.kept_weights import WeightSource
 from fdspec.models.rope import rope_frequencies
 from fdspec.models.weights import Role
 
 GGUF_ROPE_FACTORS = "rope_freqs.weight"
-# Tables of old exporters, which are computed here.
-_IGNORED = (".rotary_emb.inv_freq",)
+# Tables of old exporters, which are computed here, and statistics of training.
+_IGNORED = (".rotary_emb.inv_freq", ".moe_statics.expert_usage")
 
 
 def build_model(
@@ -52,6 +56,8 @@ class _Builder:
         self._checkpoint = checkpoint
         is_gguf = isinstance(checkpoint, GGUFCheckpoint)
         self._names = family.gguf_names if is_gguf else family.names
+        self._expert_names = family.expert_names
+        self._ignored = family.ignored
         self._interleaved = family.gguf_interleaved_rope if is_gguf else family.interleaved_rope
         self._weights = weights
 
@@ -61,7 +67,10 @@ class _Builder:
         embedding = weights.matrix(f"{names.embedding}.weight", vocabulary, Role.VOCABULARY)
         output_name = f"{names.output}.weight"
         output = embedding
-        ignored = list(_IGNORED)
+        ignored = [
+            *_IGNORED,
+            *(name for name in self._checkpoint.names() if name.startswith(self._ignored)),
+        ]
         if config.tie_word_embeddings:
             # Some exporters write the tied matrix twice.
             ignored.append(output_name)
@@ -74,10 +83,17 @@ class _Builder:
             embedding=Embedding(embedding),
             layers=[self._layer(index, rotary) for index in range(config.num_layers)],
             norm=self._norm(names.final_norm),
-            output=Linear(output),
+            output=Linear(output, self._output_bias()),
         )
         weights.finish(ignored)
         return model
+
+    def _output_bias(self) -> NDArray[np.float32] | None:
+        """No configuration says whether there is one."""
+        name = f"{self._names.output}.bias"
+        if name not in self._checkpoint.names():
+            return None
+        return self._weights.vector(name, self._config.vocab_size)
 
     def _rotary(self, max_model_len: int) -> Rotary:
         frequencies, scale = rope_frequencies(self._config, max_model_len)
@@ -92,7 +108,7 @@ class _Builder:
             self._norm(names.input_norm.format(layer=index)),
             self._attention(index, rotary),
             self._norm(names.post_attention_norm.format(layer=index)),
-            self._mlp(index),
+            self._feed_forward(index),
         )
 
     def _attention(self, index: int, rotary: Rotary) -> Attention:
@@ -132,23 +148,64 @@ class _Builder:
             key_norm=self._head_norm(names.key_norm.format(layer=index)),
         )
 
-    def _mlp(self, index: int) -> SwiGLU:
+    def _feed_forward(self, index: int) -> FeedForward:
         config, names = self._config, self._names
-        parts = [name.format(layer=index) for name in (names.gate, names.up)]
-        wide = (config.intermediate_size, config.hidden_size)
+        if config.experts is not None and index in config.experts.layers:
+            return self._mixture(index, config.experts)
+        parts = [name.format(layer=index) for name in (names.gate, names.up, names.down)]
+        return self._mlp(parts, config.intermediate_size)
+
+    def _mlp(self, parts: Sequence[str], width: int) -> SwiGLU:
+        """A gated MLP; parts: names of gate, up and down."""
+        config = self._config
+        *wide_parts, down = parts
+        wide = (width, config.hidden_size)
         weight = self._weights.fused(
-            [f"{part}.weight" for part in parts], [wide, wide], [None, None]
+            [f"{part}.weight" for part in wide_parts], [wide, wide], [None, None]
         )
         bias = None
         if config.mlp_bias:
-            biases = [self._weights.vector(f"{part}.bias", wide[0]) for part in parts]
+            biases = [self._weights.vector(f"{part}.bias", width) for part in wide_parts]
             bias = np.concatenate(biases)
-        down = self._linear(
-            names.down.format(layer=index),
-            (config.hidden_size, config.intermediate_size),
-            has_bias=config.mlp_bias,
+        return SwiGLU(
+            Linear(weight, bias),
+            self._linear(down, (config.hidden_size, width), has_bias=config.mlp_bias),
         )
-        return SwiGLU(Linear(weight, bias), down)
+
+    def _mixture(self, index: int, experts: ExpertsConfig) -> MixtureOfExperts:
+        names, weights, hidden = self._expert_names, self._weights, self._config.hidden_size
+        router = weights.matrix(
+            f"{names.router.format(layer=index)}.weight",
+            (experts.num_experts, hidden),
+            Role.ROUTER,
+        )
+        bias = None
+        if experts.has_bias:
+            size = experts.num_experts
+            name = names.router_bias.format(layer=index)
+            bias = weights.vector(name, size, stored_shape=(1, size))
+        numbers = range(experts.num_experts)
+        wide, narrow = (experts.intermediate_size, hidden), (hidden, experts.intermediate_size)
+        gate_up = [
+            f"{part.format(layer=index, expert=expert)}.weight"
+            for expert in numbers
+            for part in (names.gate, names.up)
+        ]
+        down = [f"{names.down.format(layer=index, expert=expert)}.weight" for expert in numbers]
+        shared = None
+        if experts.num_shared:
+            parts = (names.shared_gate, names.shared_up, names.shared_down)
+            shared = self._mlp(
+                [part.format(layer=index) for part in parts],
+                experts.num_shared * experts.intermediate_size,
+            )
+        return MixtureOfExperts(
+            Linear(router),
+            Routing(bias, experts.num_chosen, experts.normalize, experts.smallest_sum),
+            weights.stacked(gate_up, [wide] * len(gate_up)),
+            weights.stacked(down, [narrow] * len(down)),
+            shared,
+        )
 
     def _linear(self, name: str, shape: tuple[int, int], *, has_bias: bool) -> Linear:
         weight = self._weights.matrix(f"{name}.weight", shape, Role.PROJECTION)

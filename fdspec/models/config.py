@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, field
 
 from fdspec.core.errors import CheckpointError, ConfigError
+from fdspec.models.experts import EXPERT_WIDTH_MULTIPLE, ExpertsConfig
 
 HEAD_DIM_MULTIPLE = 8
 
@@ -61,6 +62,7 @@ class ModelConfig:
         tie_word_embeddings: the output projection is the embedding.
         qkv_bias, output_bias, mlp_bias: which projections have a bias.
         qk_norm: RMSNorm over each head of query and key before the rotation.
+        experts: the mixture of experts; None if every layer has a plain MLP.
         bos_id: beginning-of-sequence token, None if there is none.
         eos_ids: tokens that end a generation.
         dtype: what the checkpoint's weights are stored as, for display.
@@ -84,6 +86,7 @@ class ModelConfig:
     output_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    experts: ExpertsConfig | None = None
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = field(default=())
     dtype: str = "float32"
@@ -116,6 +119,8 @@ class ModelConfig:
                 f"head_dim must be a multiple of {HEAD_DIM_MULTIPLE} for the attention kernels, "
                 f"got {self.head_dim}"
             )
+        if self.experts is not None:
+            self._check_experts(self.experts)
         if self.rope_scaling is not None and not self.rope_scaling.factor >= 1:
             self._fail(f"the rope scaling factor must be >= 1, got {self.rope_scaling.factor}")
 
@@ -151,6 +156,15 @@ class ModelConfig:
                 '--rope-scaling \'{"type": "yarn", "factor": 4.0}\''
             )
         return requested
+
+    def _check_experts(self, experts: ExpertsConfig) -> None:
+        if complaint := experts.complaint():
+            self._fail(complaint)
+        if self.hidden_size % EXPERT_WIDTH_MULTIPLE:
+            self._fail(
+                f"hidden_size must be a multiple of {EXPERT_WIDTH_MULTIPLE} in a model with "
+                f"experts, got {self.hidden_size}"
+            )
 
     def _fail(self, message: str) -> None:
         raise CheckpointError(f"{self.source}: {message}")

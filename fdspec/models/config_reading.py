@@ -7,13 +7,13 @@ call `read_model_config` in milliseconds.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fdspec.core.errors import CheckpointError
 from fdspec.models.config import ModelConfig, RopeScaling
+from fdspec.models.config_keys import ConfigKeys
 from fdspec.models.files import find_checkpoint
 from fdspec.models.registry import family_of_architecture, family_of_gguf
 from fdspec.utils.gguf_header import GGUFHeader, read_gguf_header
@@ -47,7 +47,7 @@ def read_model_config(path: str | Path) -> ModelConfig:
 
 def config_of_json(file: Path, generation: Mapping[str, Any]) -> ModelConfig:
     """Read config.json; `generation` is generation_config.json, whose EOS ids take precedence."""
-    keys = _Keys(file, read_json_object(file))
+    keys = ConfigKeys(file, read_json_object(file))
     architectures = keys.raw("architectures") or []
     if not architectures:
         raise CheckpointError(f"{file}: 'architectures' is missing or empty")
@@ -91,6 +91,7 @@ def config_of_json(file: Path, generation: Mapping[str, Any]) -> ModelConfig:
         output_bias=family.has_output_bias and attention_bias or use_bias,
         mlp_bias=bool(keys.raw("mlp_bias")) or use_bias,
         qk_norm=family.qk_norm,
+        experts=None if family.read_experts is None else family.read_experts(keys),
         bos_id=_first_id(keys.raw("bos_token_id")),
         eos_ids=_ids(eos),
         dtype=str(keys.raw("dtype") or keys.raw("torch_dtype") or "float32"),
@@ -107,7 +108,7 @@ def config_of_gguf(header: GGUFHeader) -> ModelConfig:
         for key, value in header.metadata.items()
         if key.startswith(prefix)
     }
-    keys = _Keys(header.path, metadata, prefix)
+    keys = ConfigKeys(header.path, metadata, prefix)
     heads = keys.integer("attention.head_count")
     hidden = keys.integer("embedding_length")
     head_dim = keys.integer("attention.key_length", hidden // heads if heads > 0 else 0)
@@ -145,50 +146,8 @@ def config_of_gguf(header: GGUFHeader) -> ModelConfig:
     )
 
 
-class _Keys:
-    """Typed access to a mapping, with errors that name file and key."""
-
-    def __init__(self, file: Path, values: Mapping[str, Any], prefix: str = "") -> None:
-        self._file = file
-        self._values = values
-        self._prefix = prefix
-
-    def raw(self, key: str) -> Any:
-        return self._values.get(key)
-
-    def integer(self, key: str, default: int | None = None) -> int:
-        value = self.optional_integer(key)
-        if value is None:
-            value = default
-        if value is None:
-            raise CheckpointError(f"{self._file}: {self._prefix + key!r} is missing")
-        return value
-
-    def optional_integer(self, key: str) -> int | None:
-        value = self._values.get(key)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int):
-            self._fail(key, value, "an integer")
-        return int(value)
-
-    def number(self, key: str, default: float | None = None) -> float:
-        value = self._values.get(key, default)
-        if value is None:
-            raise CheckpointError(f"{self._file}: {self._prefix + key!r} is missing")
-        return self.as_number(key, value)
-
-    def as_number(self, key: str, value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-            self._fail(key, value, "a number")
-        return float(value)
-
-    def _fail(self, key: str, value: object, wanted: str) -> None:
-        raise CheckpointError(f"{self._file}: {self._prefix + key!r} must be {wanted}: {value!r}")
-
-
-def _refuse_what_is_not_built(keys: _Keys) -> None:
-    file = keys._file
+def _refuse_what_is_not_built(keys: ConfigKeys) -> None:
+    file = keys.file
     activation = keys.raw("hidden_act") or "silu"
     if activation not in ("silu", "swish"):
         raise CheckpointError(f"{file}: hidden_act {activation!r} is not supported; only silu is")
@@ -219,7 +178,7 @@ def _rope_scaling(file: Path, rope: Mapping[str, Any], max_positions: int) -> Ro
         )
     if kind == "default":
         return None
-    keys = _Keys(file, rope, "rope_scaling.")
+    keys = ConfigKeys(file, rope, "rope_scaling.")
     original = keys.integer("original_max_position_embeddings", max_positions)
     attention_factor = rope.get("attention_factor")
     default_factor = max_positions / original if kind == "yarn" and original else None
@@ -240,12 +199,12 @@ def _rope_scaling(file: Path, rope: Mapping[str, Any], max_positions: int) -> Ro
     )
 
 
-def _gguf_rope_scaling(keys: _Keys, max_positions: int) -> RopeScaling | None:
+def _gguf_rope_scaling(keys: ConfigKeys, max_positions: int) -> RopeScaling | None:
     kind = keys.raw("rope.scaling.type") or "none"
     if kind == "none":
         return None
     if kind not in ("linear", "yarn"):
-        keys._fail("rope.scaling.type", kind, "none, linear or yarn")
+        keys.fail("rope.scaling.type", kind, "none, linear or yarn")
     return RopeScaling(
         kind=kind,
         factor=keys.number("rope.scaling.factor"),

@@ -17,20 +17,23 @@ from fdspec.layers.attention import Attention, AttentionMetadata
 from fdspec.layers.embedding import Embedding
 from fdspec.layers.linear import Linear
 from fdspec.layers.mlp import SwiGLU
+from fdspec.layers.moe import MixtureOfExperts
 from fdspec.layers.norm import RMSNorm
 from fdspec.models.config import ModelConfig
 from fdspec.ops import StepProgram, Value
 
+FeedForward = SwiGLU | MixtureOfExperts
+
 
 class DecoderLayer(nn.Layer):
-    """Attention and MLP, each behind its norm and around its residual."""
+    """Attention and MLP (or experts), each behind its norm and around its residual."""
 
     def __init__(
         self,
         input_norm: RMSNorm,
         attention: Attention,
         post_attention_norm: RMSNorm,
-        mlp: SwiGLU,
+        mlp: FeedForward,
     ) -> None:
         super().__init__()
         self.input_norm = input_norm

@@ -7,7 +7,11 @@ this one; registry.py lists them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from fdspec.models.config_keys import ConfigKeys
+from fdspec.models.experts import ExpertsConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +72,31 @@ GGUF_NAMES = TensorNames(
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertNames:
+    """Names of a mixture of experts, like TensorNames; `{expert}` is its number.
+
+    Attributes:
+        router_bias: the whole name.
+    """
+
+    router: str = "model.layers.{layer}.mlp.gate"
+    router_bias: str = "model.layers.{layer}.mlp.moe_statics.e_score_correction_bias"
+    gate: str = "model.layers.{layer}.mlp.experts.{expert}.gate_proj"
+    up: str = "model.layers.{layer}.mlp.experts.{expert}.up_proj"
+    down: str = "model.layers.{layer}.mlp.experts.{expert}.down_proj"
+    shared_gate: str = "model.layers.{layer}.mlp.shared_experts.gate_proj"
+    shared_up: str = "model.layers.{layer}.mlp.shared_experts.up_proj"
+    shared_down: str = "model.layers.{layer}.mlp.shared_experts.down_proj"
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """One group of models.
 
     Attributes:
         name: for messages.
         architectures: class names in config.json; GGUF files are reported as the first.
-        gguf_architecture: `general.architecture` of GGUF files.
+        gguf_architecture: `general.architecture` of GGUF files; None if they are not read.
         qk_norm: RMSNorm over each head of query and key.
         always_qkv_bias: query, key and value have a bias whatever config.json says; else
             `attention_bias` decides.
@@ -85,13 +107,16 @@ class Family:
         gguf_interleaved_rope: the same of GGUF files.
         default_rope_theta: base of the rotary frequencies where config.json names none.
         ties_by_default: the output projection is the embedding unless config.json says otherwise.
+        read_experts: reads the mixture of experts from config.json; None if there is none.
         names: tensors in safetensors files.
         gguf_names: tensors in GGUF files.
+        expert_names: tensors of a mixture of experts in safetensors files.
+        ignored: beginnings of the names of tensors that the model does without.
     """
 
     name: str
     architectures: tuple[str, ...]
-    gguf_architecture: str
+    gguf_architecture: str | None
     qk_norm: bool = False
     always_qkv_bias: bool = False
     has_output_bias: bool = False
@@ -100,5 +125,8 @@ class Family:
     gguf_interleaved_rope: bool = False
     default_rope_theta: float = 10000.0
     ties_by_default: bool = False
+    read_experts: Callable[[ConfigKeys], ExpertsConfig] | None = None
     names: TensorNames = HUGGING_FACE_NAMES
     gguf_names: TensorNames = GGUF_NAMES
+    expert_names: ExpertNames = ExpertNames()
+    ignored: tuple[str, ...] = ()

@@ -21,7 +21,12 @@ class WeightSource(Protocol):
     """Where the building of a model takes its weights from; see WeightLoader."""
 
     def vector(
-        self, name: str, size: int, row_order: NDArray[np.int64] | None = None
+        self,
+        name: str,
+        size: int,
+        row_order: NDArray[np.int64] | None = None,
+        *,
+        stored_shape: tuple[int, ...] | None = None,
     ) -> NDArray[np.float32]:
         """A norm's weight or a bias, [size] float32."""
         ...
@@ -37,6 +42,10 @@ class WeightSource(Protocol):
         row_orders: Sequence[NDArray[np.int64] | None],
     ) -> PackedWeight:
         """Projections of the same input as one matrix, one under the other."""
+        ...
+
+    def stacked(self, names: Sequence[str], shapes: Sequence[tuple[int, int]]) -> PackedWeight:
+        """Matrices of all experts of a layer as one, one under the other."""
         ...
 
     def finish(self, ignored: Sequence[str] = ()) -> None:
@@ -56,10 +65,16 @@ class KeepingLoader:
         self._writer = writer
 
     def vector(
-        self, name: str, size: int, row_order: NDArray[np.int64] | None = None
+        self,
+        name: str,
+        size: int,
+        row_order: NDArray[np.int64] | None = None,
+        *,
+        stored_shape: tuple[int, ...] | None = None,
     ) -> NDArray[np.float32]:
         """See WeightSource."""
-        return self._writer.add_vector(name, self._loader.vector(name, size, row_order))
+        vector = self._loader.vector(name, size, row_order, stored_shape=stored_shape)
+        return self._writer.add_vector(name, vector)
 
     def matrix(self, name: str, shape: tuple[int, int], role: Role) -> PackedWeight:
         """See WeightSource."""
@@ -74,6 +89,10 @@ class KeepingLoader:
         """See WeightSource."""
         weight = self._loader.fused(names, shapes, row_orders)
         return self._writer.add_matrix(_joint_name(names), weight)
+
+    def stacked(self, names: Sequence[str], shapes: Sequence[tuple[int, int]]) -> PackedWeight:
+        """See WeightSource."""
+        return self._writer.add_matrix(_stack_name(names), self._loader.stacked(names, shapes))
 
     def finish(self, ignored: Sequence[str] = ()) -> None:
         """Raises CheckpointError if the checkpoint has more; see WeightLoader."""
@@ -91,7 +110,12 @@ class KeptWeights:
         self._file = file
 
     def vector(
-        self, name: str, size: int, row_order: NDArray[np.int64] | None = None
+        self,
+        name: str,
+        size: int,
+        row_order: NDArray[np.int64] | None = None,
+        *,
+        stored_shape: tuple[int, ...] | None = None,
     ) -> NDArray[np.float32]:
         """See WeightSource; the file has the rows in order already."""
         return self._file.vector(name, size)
@@ -109,9 +133,18 @@ class KeptWeights:
         """See WeightSource; the file has the rows in order already."""
         return self._file.matrix(_joint_name(names), (sum(out for out, _ in shapes), shapes[0][1]))
 
+    def stacked(self, names: Sequence[str], shapes: Sequence[tuple[int, int]]) -> PackedWeight:
+        """See WeightSource."""
+        rows = sum(out for out, _ in shapes)
+        return self._file.matrix(_stack_name(names), (rows, shapes[0][1]))
+
     def finish(self, ignored: Sequence[str] = ()) -> None:
         """Nothing to check: the file was made from a checkpoint that passed."""
 
 
 def _joint_name(names: Sequence[str]) -> str:
     return " + ".join(names)
+
+
+def _stack_name(names: Sequence[str]) -> str:
+    return f"{names[0]} .. {names[-1]}"

@@ -22,6 +22,7 @@ from fdspec.models.packed_file import DamagedFile
 from fdspec.models.registry import family_of_architecture
 from fdspec.models.rope_override import RopeOverride
 from fdspec.models.weight_cache import WeightCache
+from fdspec.models.weight_formats import WeightFormats, weight_formats
 from fdspec.ops import packed_layout_fingerprint
 from fdspec.version import __version__
 
@@ -40,6 +41,7 @@ class ModelOptions:
     Attributes:
         quantization: format of the matrices: None (as the checkpoint has it), none (float32),
             bfloat16, wint8, wint4, ... (see WeightFormat).
+        expert_quantization: format of routed experts; None: see `weight_formats`.
         max_model_len: positions to make room for; None for all that the model has.
         dummy_weights: random weights; only the configuration is read.
         rope: rotary settings in the place of the checkpoint's.
@@ -47,6 +49,7 @@ class ModelOptions:
     """
 
     quantization: str | None = None
+    expert_quantization: str | None = None
     max_model_len: int | None = None
     dummy_weights: bool = False
     rope: RopeOverride = RopeOverride()
@@ -77,6 +80,7 @@ def load_model(path: str | Path, options: ModelOptions | None = None) -> LlamaFa
     stored = read_model_config(path)
     config = options.rope.apply(stored)
     family = family_of_architecture(config.architecture, config.source)
+    formats = weight_formats(config, options.quantization, options.expert_quantization)
     max_model_len = config.resolve_max_model_len(options.max_model_len)
     checkpoint = DummyCheckpoint() if options.dummy_weights else open_checkpoint(Path(path), config)
 
@@ -90,11 +94,11 @@ def load_model(path: str | Path, options: ModelOptions | None = None) -> LlamaFa
         return build_model(config, family, checkpoint, weights=weights, max_model_len=max_model_len)
 
     def load() -> WeightLoader:
-        return WeightLoader(checkpoint, options.quantization)
+        return WeightLoader(checkpoint, formats.dense, formats.experts)
 
     if options.cache is None or options.dummy_weights:
         return build(load())
-    key = _cache_key(Path(path), stored, options.quantization, options.cache.folder)
+    key = _cache_key(Path(path), stored, formats, options.cache.folder)
     model = _from_cache(options.cache, key, build)
     return model or _into_cache(options.cache, key, build, load)
 
@@ -109,13 +113,13 @@ def checkpoint_digest(path: Path, memo_folder: Path) -> str:
     return digest_of_files(find_checkpoint(path).weights, memo_folder)
 
 
-def _cache_key(path: Path, config: ModelConfig, quantization: str | None, folder: Path) -> str:
+def _cache_key(path: Path, config: ModelConfig, formats: WeightFormats, folder: Path) -> str:
     """Everything that decides what packed weights are, as one hexadecimal digest."""
     # The same weights in another folder are the same.
     facts = (
         checkpoint_digest(path, folder),
         replace(config, source=""),
-        quantization,
+        formats,
         packed_layout_fingerprint(),
         __version__,
     )

@@ -6,13 +6,14 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from fdspec.core.errors import CheckpointError
-from fdspec.models.ernie import ERNIE4_5
+from fdspec.models.ernie import ERNIE4_5, ERNIE4_5_MOE
 from fdspec.models.family import Family
 from fdspec.models.llama import LLAMA
 from fdspec.models.qwen2 import QWEN2
 from fdspec.models.qwen3 import QWEN3
+from fdspec.models.qwen3_moe import QWEN3_MOE
 
-FAMILIES: tuple[Family, ...] = (LLAMA, QWEN2, QWEN3, ERNIE4_5)
+FAMILIES: tuple[Family, ...] = (LLAMA, QWEN2, QWEN3, QWEN3_MOE, ERNIE4_5, ERNIE4_5_MOE)
 
 
 def family_of_architecture(architecture: str, source: str) -> Family:
@@ -31,7 +32,11 @@ def family_of_gguf(architecture: str, source: str) -> Family:
     Raises:
         CheckpointError: not known; lists what is, and the nearest name.
     """
-    known = {family.gguf_architecture: family for family in FAMILIES}
+    known = {
+        family.gguf_architecture: family
+        for family in FAMILIES
+        if family.gguf_architecture is not None
+    }
     return _find(known, architecture, source)
 
 

@@ -30,6 +30,10 @@ class Role(Enum):
     VOCABULARY = "vocabulary"
     """Embedding and output projection: 8 bits where projections get 4, because every token's
     probability hangs on them directly."""
+    EXPERT = "expert"
+    """Routed experts, which may have a format of their own."""
+    ROUTER = "router"
+    """Chooses experts: always float32."""
 
 
 class WeightLoader:
@@ -43,25 +47,45 @@ class WeightLoader:
     Args:
         checkpoint: where the tensors are.
         quantization: None, "none" (float32) or another name of WeightFormat.
+        expert_quantization: the same for routed experts.
 
     Raises:
-        ConfigError: `quantization` is not a known name.
+        ConfigError: a format is not a known name.
     """
 
-    def __init__(self, checkpoint: Checkpoint, quantization: str | None) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        quantization: str | None,
+        expert_quantization: str | None = None,
+    ) -> None:
         self._checkpoint = checkpoint
         self._format = None if quantization is None else _parse_format(quantization)
+        self._expert_format = None
+        if expert_quantization is not None:
+            self._expert_format = _parse_format(expert_quantization)
         self._used: set[str] = set()
 
     def vector(
-        self, name: str, size: int, row_order: NDArray[np.int64] | None = None
+        self,
+        name: str,
+        size: int,
+        row_order: NDArray[np.int64] | None = None,
+        *,
+        stored_shape: tuple[int, ...] | None = None,
     ) -> NDArray[np.float32]:
         """A norm's weight or a bias, [size] float32.
+
+        Args:
+            name: the tensor.
+            size: its values.
+            row_order: how to permute them, or None.
+            stored_shape: its shape in the file if that is not (size,).
 
         Raises:
             CheckpointError: missing, or another shape.
         """
-        values = _as_float32(self._read(name, (size,)))
+        values = _as_float32(self._read(name, stored_shape or (size,))).reshape(size)
         # A copy, however small: a view would keep the whole file mapped.
         return np.array(values if row_order is None else values[row_order])
 
@@ -103,6 +127,27 @@ class WeightLoader:
         return concat_weights(
             [self._pack(name, tensor, target) for name, tensor in zip(names, ordered, strict=True)]
         )
+
+    def stacked(self, names: Sequence[str], shapes: Sequence[tuple[int, int]]) -> PackedWeight:
+        """Matrices of all experts of a layer as one, one under the other.
+
+        All get the format of the first.
+
+        Args:
+            names: tensors.
+            shapes: [out, in] of each.
+
+        Raises:
+            CheckpointError: one is missing, or has another shape.
+        """
+        packed: list[PackedWeight] = []
+        target: WeightFormat | None = None
+        for name, shape in zip(names, shapes, strict=True):
+            tensor = self._read(name, shape)
+            target = target or self._target(Role.EXPERT, self._own_format(name, tensor))
+            # Packed one by one: in floats, all of them together are large.
+            packed.append(self._pack(name, tensor, target))
+        return concat_weights(packed)
 
     def finish(self, ignored: Sequence[str] = ()) -> None:
         """Raise CheckpointError if the checkpoint has tensors that nobody read.
@@ -152,6 +197,10 @@ class WeightLoader:
         return WeightFormat.parse("bfloat16")
 
     def _target(self, role: Role, own: WeightFormat) -> WeightFormat:
+        if role is Role.ROUTER:
+            return WeightFormat(32)
+        if role is Role.EXPERT:
+            return self._expert_format or own
         if self._format is None:
             return own
         if role is Role.VOCABULARY and self._format.bits < _SIXTEEN_BITS:

@@ -18,6 +18,7 @@ from fdspec.ops.dispatch import (
     wake_threads,
 )
 from fdspec.ops.embedding import embedding
+from fdspec.ops.experts import expert_mlp, route_experts
 from fdspec.ops.merge_attention_states import merge_attention_states
 from fdspec.ops.ngram_index import NgramIndex
 from fdspec.ops.ngram_match import ngram_match
@@ -58,6 +59,7 @@ __all__ = [
     "concat_weights",
     "dequantize_weight",
     "embedding",
+    "expert_mlp",
     "isa",
     "merge_attention_states",
     "ngram_match",
@@ -69,6 +71,7 @@ __all__ = [
     "quantize_weight",
     "rms_norm",
     "rope",
+    "route_experts",
     "row_logprobs",
     "num_token_blocks",
     "sample_rows",

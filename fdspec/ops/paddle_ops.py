@@ -98,6 +98,34 @@ def dequantize_weight(weight: PackedWeight) -> Tensor:
     return _run_single("dequantize_weight", weight.data, *_layout(weight))
 
 
+def route_experts(
+    logits: Tensor,
+    bias: Tensor | None,
+    num_chosen: int,
+    *,
+    normalize: bool,
+    smallest_sum: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """See fdspec.ops.route_experts."""
+    experts, factors = _run("route_experts", logits, bias, num_chosen, normalize, smallest_sum)
+    return experts, factors
+
+
+def expert_mlp(
+    x: Tensor,
+    experts: Tensor,
+    factors: Tensor,
+    gate_up: PackedWeight,
+    down: PackedWeight,
+    *,
+    residual: Tensor | None = None,
+) -> Tensor:
+    """See fdspec.ops.expert_mlp."""
+    layouts = [_layout_with_activations(weight) for weight in (gate_up, down)]
+    tensors = (x, experts, factors, gate_up.data, down.data, residual)
+    return _run_single("expert_mlp", *tensors, *layouts)
+
+
 def append_paged_kv(
     key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor
 ) -> None:
@@ -187,6 +215,11 @@ def _layout(weight: PackedWeight) -> tuple[int, int, bool, int, int]:
     kind = weight.format
     features = (weight.in_features, weight.out_features)
     return (kind.bits, kind.group_size, kind.has_minimum, *features)
+
+
+def _layout_with_activations(weight: PackedWeight) -> list[int]:
+    bits, group_size, has_minimum, *features = _layout(weight)
+    return [bits, group_size, int(has_minimum), int(weight.format.float_activations), *features]
 
 
 def _param_tensors(params: RowParams) -> tuple[list[Tensor], Tensor | None]:

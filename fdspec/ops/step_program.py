@@ -37,7 +37,7 @@ class StepProgram:
         return Value(self._program.embedding(weight.data, weight.layout))
 
     def rms_norm(self, x: Value, weight: Array, epsilon: float) -> Value:
-        """As ops.rms_norm; computed by the linear layer that takes it, which must be the only one.
+        """As ops.rms_norm; computed by each linear layer, or experts, that take it.
 
         Args:
             x: [rows, dim].
@@ -105,6 +105,40 @@ class StepProgram:
                 qkv, key_cache, value_cache, cos, sin, num_heads, scale, query_norm, key_norm
             )
         )
+
+    def experts(
+        self,
+        x: Value,
+        logits: Value,
+        gate_up: PackedWeight,
+        down: PackedWeight,
+        *,
+        bias: Array | None,
+        num_chosen: int,
+        normalize: bool,
+        smallest_sum: float,
+        residual: Value | None = None,
+    ) -> Value:
+        """As ops.route_experts and ops.expert_mlp after it.
+
+        Args:
+            x: [rows, hidden]; may be the result of rms_norm.
+            logits: [rows, num_experts], the router's.
+            gate_up: [num_experts * 2 * ffn, hidden].
+            down: [num_experts * hidden, ffn].
+            bias: [num_experts] float32, or None.
+            num_chosen: experts of a row.
+            normalize: divide the factors of a row by their sum.
+            smallest_sum: or by this if the sum is below.
+            residual: [rows, hidden], which the experts' results are added to, or None.
+        """
+        weights = [
+            part
+            for weight in (gate_up, down)
+            for part in (weight.data, weight.layout, weight.format.float_activations)
+        ]
+        routing = (bias, num_chosen, normalize, smallest_sum)
+        return Value(self._program.experts(x, logits, *weights, *routing, residual))
 
     def select(self, x: Value) -> Value:
         """The rows `selected_rows`; layers after it compute those alone."""

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from gguf.quants import dequantize
 from transformers import (
+    Ernie4_5_MoeConfig,
+    Ernie4_5_MoeForCausalLM,
     Ernie4_5Config,
     Ernie4_5ForCausalLM,
     LlamaConfig,
@@ -20,6 +22,8 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 
 TINY: dict[str, Any] = {
@@ -66,6 +70,30 @@ VARIANTS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         Ernie4_5Config,
         Ernie4_5ForCausalLM,
         {"head_dim": 16, "tie_word_embeddings": False, "use_bias": True},
+    ),
+    # The first layer dense, shared experts beside the routed ones, as in ERNIE-4.5-21B-A3B.
+    "ernie_moe": (
+        Ernie4_5_MoeConfig,
+        Ernie4_5_MoeForCausalLM,
+        {
+            "moe_num_experts": 8,
+            "moe_k": 3,
+            "moe_intermediate_size": 32,
+            "moe_num_shared_experts": 2,
+            "use_bias": True,
+        },
+    ),
+    "qwen3_moe": (
+        Qwen3MoeConfig,
+        Qwen3MoeForCausalLM,
+        {
+            "head_dim": 16,
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 48,
+            "mlp_only_layers": [1],
+            "norm_topk_prob": True,
+        },
     ),
 }
 

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a torch model of the tiny variants as Paddle's own files have it."""
+"""Turns a tiny model's folder into what Paddle's own files hold."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import paddle
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 _FUSIONS = (
     ("qkv_proj", ("q_proj", "k_proj", "v_proj")),
@@ -16,17 +15,17 @@ _FUSIONS = (
 )
 
 
-def paddle_tensors(model: Any, *, fused: bool, prefix: str = "model.") -> dict[str, np.ndarray]:
+def paddle_tensors(folder: Path, *, fused: bool, prefix: str = "model.") -> dict[str, np.ndarray]:
     """Tensors by name, matrices but for the embedding as [in, out].
 
     Args:
-        model: in torch.
+        folder: with model.safetensors as transformers writes it.
         fused: with qkv_proj and up_gate_proj in the place of their parts.
         prefix: of the decoder's names.
     """
     tensors = {
-        name.replace("model.", prefix, 1): tensor.detach().numpy()
-        for name, tensor in model.named_parameters()
+        name.replace("model.", prefix, 1): tensor
+        for name, tensor in load_file(folder / "model.safetensors").items()
     }
     for name, values in tensors.items():
         if values.ndim == 2 and name.endswith(".weight") and "embed_tokens" not in name:

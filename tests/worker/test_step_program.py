@@ -24,6 +24,9 @@ MODELS = [
     ("llama", "bfloat16", "bfloat16"),
     ("llama", "none", "float32"),
     ("ernie_untied_biased", None, "bfloat16"),
+    ("ernie_moe", "wint4", "bfloat16"),
+    ("ernie_moe", "none", "float32"),
+    ("qwen3_moe", "wint8_a16", "bfloat16"),
     ("qwen3", "wint8", "int8"),
     ("llama", "none", "int8"),
 ]

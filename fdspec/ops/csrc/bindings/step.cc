@@ -5,6 +5,7 @@
 #include "attention/arguments.h"
 #include "bindings/array.h"
 #include "bindings/registry.h"
+#include "experts/arguments.h"
 #include "linear/arguments.h"
 #include "step/program.h"
 
@@ -58,6 +59,21 @@ class PyStepProgram {
     layer.sin = input<float>(keep(sin, "sin"), {layer.max_positions, head_dim / 2});
     layer.scale = scale;
     return program_.attention(qkv, layer);
+  }
+
+  Value experts(Value x, Value logits, const py::object& gate_up_data, const PackedLayout& gate_up,
+                bool gate_up_float, const py::object& down_data, const PackedLayout& down,
+                bool down_float, const py::object& bias, int64_t num_chosen, bool is_normalized,
+                float smallest_sum, py::handle residual) {
+    const Array gate_up_array = keep(gate_up_data, "gate_up.data");
+    const Array down_array = keep(down_data, "down.data");
+    const ExpertWeights weights =
+        expert_weights({gate_up_array, gate_up, gate_up_float}, {down_array, down, down_float});
+    if (!bias.is_none()) keep(bias, "bias");
+    const Routing routing = routing_of(OptionalArray(bias, "bias").view(), weights.num_experts,
+                                       num_chosen, is_normalized, smallest_sum);
+    return program_.experts(x, logits, weights, routing,
+                            residual.is_none() ? kNoValue : py::cast<Value>(residual));
   }
 
   Value select(Value x) { return program_.select(x); }
@@ -149,6 +165,7 @@ FDSPEC_BINDINGS(step) {
       .def("swiglu", &PyStepProgram::swiglu)
       .def("linear", &PyStepProgram::linear)
       .def("attention", &PyStepProgram::attention)
+      .def("experts", &PyStepProgram::experts)
       .def("select", &PyStepProgram::select)
       .def("finish", &PyStepProgram::finish)
       .def("run", &PyStepProgram::run)

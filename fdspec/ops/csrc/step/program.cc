@@ -134,7 +134,35 @@ Value StepProgram::attention(Value qkv, const AttentionLayer& layer) {
   const Value out = store(width);
   values_.set_global(out);
   segments_[segments_.size() - 2].attention.reset(
-      new AttentionStep{query, out, layer.cache, layer.scale});
+      new AttentionStep{++num_attentions_, query, out, layer.cache, layer.scale});
+  return out;
+}
+
+Value StepProgram::experts(Value x, Value logits, const ExpertWeights& weights,
+                           const Routing& routing, Value residual) {
+  const ValueInfo input = values_.info(x, "x");
+  const ValueInfo& scores = values_.info(logits, "logits");
+  if (input.activation == Activation::kGated) {
+    throw ArgumentError("x: the result of swiglu can only be the x of linear");
+  }
+  expect_width("x", input.width, weights.hidden());
+  expect_stored("logits", scores);
+  expect_width("logits", scores.width, weights.num_experts);
+  if (residual != kNoValue) {
+    const ValueInfo& added = values_.info(residual, "residual");
+    expect_stored("residual", added);
+    expect_width("residual", added.width, weights.hidden());
+  }
+  if (segments_.back().of_selected) throw ArgumentError("x: experts need all rows");
+  segments_.emplace_back();
+  // Rows of all tiles meet in an expert, so all that it reads must outlive its segment.
+  read(input.activation == Activation::kPlain ? x : input.source);
+  read(logits);
+  if (residual != kNoValue) read(residual);
+  const Value out = store(weights.hidden());
+  values_.set_global(out);
+  segments_[segments_.size() - 2].experts.reset(
+      new ExpertsStep{weights, routing, x, logits, residual, out});
   return out;
 }
 
@@ -176,11 +204,13 @@ void StepProgram::run(const StepInputs& inputs) {
     next_tiles_[i].store(0, std::memory_order_relaxed);
   }
   num_appended_.store(0, std::memory_order_relaxed);
+  reserve_experts(inputs.rows.num_rows, num_threads);
   const StepFrame frame{inputs, values_, memory_, plan, static_cast<float*>(workspace)};
   parallel(num_threads, [&](Slice slice) {
     for (size_t i = 0; i < segments_.size(); ++i) {
       run_rows(i, frame, slice);
       if (segments_[i].attention != nullptr) attend(i, frame, slice);
+      if (segments_[i].experts != nullptr) mix_experts(*segments_[i].experts, frame, slice);
     }
   });
 }
@@ -207,10 +237,8 @@ void StepProgram::run_rows(size_t index, const StepFrame& frame, Slice slice) {
 }
 
 void StepProgram::attend(size_t index, const StepFrame& frame, Slice slice) {
-  if (slice.index == 0) {
-    num_appended_.store(static_cast<int>(index) + 1, std::memory_order_release);
-  }
   const AttentionStep& step = *segments_[index].attention;
+  if (slice.index == 0) num_appended_.store(step.number, std::memory_order_release);
   AttentionArgs args{};
   args.query = memory_.global_address(values_[step.query]);
   args.cache = step.cache;
@@ -229,6 +257,43 @@ void StepProgram::attend(size_t index, const StepFrame& frame, Slice slice) {
     cascade_append_attention_kernel()(args, {0, 1, nullptr});
   }
   slice.sync();
+}
+
+void StepProgram::reserve_experts(int64_t rows, int num_threads) {
+  for (const Segment& segment : segments_) {
+    if (segment.experts == nullptr) continue;
+    const ExpertWeights& weights = segment.experts->weights;
+    const int64_t num_chosen = segment.experts->routing.num_chosen;
+    chosen_experts_.reserve(rows * num_chosen * static_cast<int64_t>(sizeof(int32_t)));
+    expert_factors_.reserve(rows * num_chosen * static_cast<int64_t>(sizeof(float)));
+    expert_places_.reserve(rows, num_chosen, weights.num_experts);
+    experts_workspace_.reserve(experts_workspace_bytes(weights, rows, num_chosen, num_threads));
+  }
+}
+
+void StepProgram::mix_experts(const ExpertsStep& step, const StepFrame& frame, Slice slice) {
+  const auto address = [&](Value value) { return memory_.global_address(values_[value]); };
+  const int64_t rows = frame.inputs.rows.num_rows;
+  auto* experts = static_cast<int32_t*>(chosen_experts_.reserve(0));
+  auto* factors = static_cast<float*>(expert_factors_.reserve(0));
+  route_experts_kernel()(
+      {address(step.logits), step.routing, rows, step.weights.num_experts, experts, factors},
+      slice);
+  slice.sync();
+  const ValueInfo& x = values_[step.x];
+  ExpertsArgs args{};
+  args.weights = step.weights;
+  args.activation = x.activation;
+  args.x = address(x.activation == Activation::kPlain ? step.x : x.source);
+  args.norm_weight = x.norm_weight;
+  args.epsilon = x.epsilon;
+  args.experts = experts;
+  args.factors = factors;
+  args.num_chosen = step.routing.num_chosen;
+  args.residual = step.residual == kNoValue ? nullptr : address(step.residual);
+  args.out = address(step.out);
+  args.rows = rows;
+  run_experts(args, &expert_places_, experts_workspace_.reserve(0), slice);
 }
 
 }  // namespace fdspec

@@ -5,10 +5,11 @@
 // returns the value that it computes. run() computes a step in one parallel region. Weights,
 // tables and caches belong to the caller and must outlive the program.
 //
-// Layers between two attentions work row by row; they form a segment. With many rows each thread
-// takes tiles of rows through a whole segment, so that what a tile computes stays in its cache and
-// nobody waits; with few rows the threads share the columns of every product and meet after each.
-// Either way a row's bits are those of the single ops.
+// Layers between two attentions (or mixtures of experts, where rows meet, too) work row by row;
+// they form a segment. With many rows each thread takes tiles of rows through a whole segment, so
+// that what a tile computes stays in its cache and nobody waits; with few rows the threads share
+// the columns of every product and meet after each. Either way a row's bits are those of the single
+// ops.
 #pragma once
 
 #include <atomic>
@@ -18,6 +19,8 @@
 
 #include "attention/attention.h"
 #include "common/aligned_buffer.h"
+#include "experts/experts.h"
+#include "experts/route.h"
 #include "linear/packed_weight.h"
 #include "step/row_step.h"
 #include "step/values.h"
@@ -41,17 +44,29 @@ struct StepInputs {
 
 // Attention of one layer, after the queries, keys and values of all rows are there.
 struct AttentionStep {
+  int number;  // of the attention in the program, from 1
   Value query;
   Value out;
   PagedCache cache;
   float scale;
 };
 
-// Layers that work row by row, and the attention that follows them, if one does.
+// Experts of one layer, after the logits of all rows are there.
+struct ExpertsStep {
+  ExpertWeights weights;
+  Routing routing;
+  Value x;
+  Value logits;
+  Value residual;
+  Value out;
+};
+
+// Layers that work row by row, and the attention or the experts that follow them, if any do.
 struct Segment {
   bool of_selected = false;
   std::vector<std::unique_ptr<RowStep>> steps;
   std::unique_ptr<AttentionStep> attention;
+  std::unique_ptr<ExpertsStep> experts;
 };
 
 struct PackedMatrix {
@@ -67,7 +82,7 @@ class StepProgram {
   // Rows token_ids of a matrix.
   Value embedding(const PackedMatrix& weight);
 
-  // weight: [width of x]. Only linear() may take the result.
+  // weight: [width of x]. Only linear() and experts() may take the result.
   Value rms_norm(Value x, const float* weight, float epsilon);
 
   // x: gate, then up. Only linear() may take the result.
@@ -89,6 +104,10 @@ class StepProgram {
   };
   // qkv: queries, keys and values beside each other.
   Value attention(Value qkv, const AttentionLayer& layer);
+
+  // x: [hidden], normalised or stored; logits: one for each expert; residual: a value or kNoValue.
+  Value experts(Value x, Value logits, const ExpertWeights& weights, const Routing& routing,
+                Value residual);
 
   // The rows StepInputs::selected_rows of x. Layers after it compute those alone.
   Value select(Value x);
@@ -122,6 +141,8 @@ class StepProgram {
   Value store(int64_t width);
   void run_rows(size_t segment, const StepFrame& frame, Slice slice);
   void attend(size_t segment, const StepFrame& frame, Slice slice);
+  void reserve_experts(int64_t rows, int num_threads);
+  void mix_experts(const ExpertsStep& step, const StepFrame& frame, Slice slice);
 
   ValueTable values_;
   std::vector<Segment> segments_;
@@ -133,7 +154,11 @@ class StepProgram {
   int64_t vocab_size_ = 0;
   int64_t max_positions_ = 0;
   StepMemory memory_;
+  int num_attentions_ = 0;
   AlignedBuffer attention_workspace_;
+  // Of the experts of one layer at a time.
+  ExpertPlaces expert_places_;
+  AlignedBuffer chosen_experts_, expert_factors_, experts_workspace_;
   std::unique_ptr<std::atomic<int64_t>[]> next_tiles_;
   std::atomic<int> num_appended_{0};
 };

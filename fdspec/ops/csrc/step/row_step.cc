@@ -38,6 +38,7 @@ ActivationArgs LinearStep::activation_args(const StepFrame& frame, const Tile& t
   args.epsilon = input.epsilon;
   args.rows = tile.num_rows();
   args.dim = input.width;
+  args.sources = nullptr;
   args.out = nullptr;
   args.quantize = {nullptr,
                    nullptr,

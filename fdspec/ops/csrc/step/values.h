@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "step/activations.h"
+#include "linear/activations.h"
 
 namespace fdspec {
 

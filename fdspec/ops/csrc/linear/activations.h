@@ -21,7 +21,9 @@ struct ActivationArgs {
   float epsilon;
   int64_t rows;
   int64_t dim;
-  float* out;                 // [rows, dim]; null: quantised
+  const int32_t* sources;  // [rows] which row of x each is of, negative: none, nothing is written;
+                           // or null: each is of the row with its number
+  float* out;              // [rows, dim]; null: quantised
   QuantizeRowsArgs quantize;  // its x, rows and dim are not used
   float* scratch;             // [slices, scratch_stride]; one row of a slice
   int64_t scratch_stride;
