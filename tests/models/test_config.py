@@ -172,7 +172,11 @@ def write_gguf(file: Path, architecture: str = "llama", **changes) -> Path:
 @pytest.mark.parametrize(
     ("architecture", "changes", "message"),
     [
-        ("lama", {}, r"'lama' is not supported \(nearest: llama\); supported: llama, qwen2, qwen3"),
+        (
+            "lama",
+            {},
+            r"'lama' is not supported \(nearest: llama\); supported: ernie4_5, llama, qwen2, qwen3",
+        ),
         ("llama", {"embedding_length": None}, "'llama.embedding_length' is missing"),
         ("llama", {"rope.dimension_count": 8}, "rotating a part of the head"),
         ("qwen2", {"attention.head_count_kv": 3}, "multiple of num_kv_heads"),
