@@ -74,7 +74,7 @@ def message_for(tmp_path, text, *arguments):
         ("model: 5\n", "f:1: model: must be a text, got 5"),
         ("model: ''\n", "model must not be empty (model: f:1)"),
         ("model: m\nquantization: wint3\n", "quantization must be one of none, bfloat16, wint8"),
-        ("model: m\nquantization: {a: b}\n", "f:2: quantization: must be a text"),
+        ("model: m\nquantization: {a: b}\n", "f:2: quantization.a: unknown key"),
         ("model: m\nport: 99999\n", "f:2: port: must be an integer from 0 to 65535, got 99999"),
         ("model: m\nspeculative_config: 5\n", "f:2: speculative_config: must be a map or off"),
         ("model: m\ngraph_optimization_config: 5\n", "must be a map, got 5"),
