@@ -14,6 +14,7 @@ from fdspec.config.engine_config import (
     SchedulerConfig,
     ServerConfig,
 )
+from fdspec.config.handoff import HandoffConfig
 from fdspec.config.loader import (
     LoadedConfig,
     config_from_options,
@@ -29,6 +30,7 @@ __all__ = [
     "DeviceConfig",
     "EngineConfig",
     "GraphOptimizationConfig",
+    "HandoffConfig",
     "LoadedConfig",
     "ModelConfig",
     "RopeScalingConfig",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fdspec.config.checks import Contradiction, check_numbers
+from fdspec.config.handoff import HandoffConfig
 from fdspec.config.options import option
 from fdspec.config.rope_scaling import RopeScalingConfig
 from fdspec.config.speculative import SpeculativeConfig
@@ -321,6 +322,7 @@ class EngineConfig:
     )
     device: DeviceConfig = dataclasses.field(default_factory=DeviceConfig)
     topic: TopicConfig = dataclasses.field(default_factory=TopicConfig)
+    handoff: HandoffConfig = dataclasses.field(default_factory=HandoffConfig)
     server: ServerConfig = dataclasses.field(default_factory=ServerConfig)
 
     def __post_init__(self) -> None:

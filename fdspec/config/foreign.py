@@ -17,7 +17,7 @@ GRAPH = "graph_optimization_config"
 SECTION_ALIASES = {"plugin_params": SPECULATIVE}
 
 _ONE_API_PROCESS = "one API process serves every request"
-_ONE_ENGINE = "prefill and decode run in one engine (splitwise_role: mixed)"
+_SPLIT = "splitwise_role makes a prefill or a decode server, kv_transfer_* say how caches travel"
 _ONE_PROCESS = "one process computes the whole model; num_threads sets its cores"
 _PLAIN_HTTP = "the server speaks plain HTTP; put it behind a proxy that ends TLS"
 _GENERATE_ONLY = "only text generation is served"
@@ -97,7 +97,7 @@ def _fastdeploy_split_keys() -> dict[str, ForeignKey]:
         **_each(
             "cache_transfer_protocol pd_comm_port rdma_comm_ports innode_prefill_ports "
             "cache_queue_port",
-            _warn(_ONE_ENGINE),
+            _warn(_SPLIT),
         ),
     }
 
@@ -184,7 +184,7 @@ def _vllm_server_keys() -> dict[str, ForeignKey]:
         "response_role": _warn("answers have the role assistant", "assistant"),
         "enable_prompt_tokens_details": _warn("usage always has the details"),
         **_each("otlp_traces_endpoint collect_detailed_traces", _warn("there is no tracing")),
-        "kv_transfer_config": _refuse(_ONE_ENGINE),
+        "kv_transfer_config": _refuse(_SPLIT),
         "kv_events_config": _warn("no KV events are published"),
         **_each("enable_auto_tool_choice enable_reasoning", _warn(_PLAIN_TEXT, False)),
     }
@@ -262,7 +262,7 @@ def _mindie_keys() -> dict[str, ForeignKey]:
             _warn("one server, one machine", False),
         ),
         "allowAllZeroIpListening": _warn("host decides"),
-        "inferMode": _refuse(_ONE_ENGINE, "standard"),
+        "inferMode": _refuse(_SPLIT, "standard"),
         "openAiSupport": _warn("the API is OpenAI's, with vLLM's additions", "vllm"),
         "fullTextEnabled": _warn("streams hold what is new", False),
         **_each("tokenTimeout e2eTimeout", _warn("requests take the time they need")),

@@ -14,6 +14,7 @@ from fdspec.config.engine_config import (
     SchedulerConfig,
     ServerConfig,
 )
+from fdspec.config.handoff import HandoffConfig
 from fdspec.config.options import Option, options_of
 from fdspec.config.rope_scaling import RopeScalingConfig
 from fdspec.config.speculative import SpeculativeConfig
@@ -74,6 +75,7 @@ def sections() -> tuple[Section, ...]:
         ),
         _section("device", DeviceConfig, "Device"),
         _section("topic", TopicConfig, "Scheduler topic"),
+        _section("handoff", HandoffConfig, "KV handoff"),
         _section("server", ServerConfig, "Server"),
     )
 

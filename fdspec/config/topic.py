@@ -26,12 +26,20 @@ class TopicConfig:
         "local",
         help="local: server and engine talk over a private socket. global: requests of every "
         "server of the topic wait at a broker, and any worker takes them. splitwise: the same, "
-        "under the name that goes with roles.",
+        "under FastDeploy's name for roles.",
     )
-    splitwise_role: Literal["mixed", "frontend"] = option(
+    splitwise_role: Literal["mixed", "prefill", "decode", "frontend"] = option(
         "mixed",
-        help="mixed serves the API and computes; frontend only serves the API: it needs the "
-        "model's tokenizer, and a worker on the topic.",
+        help="mixed computes prompts and answers; prefill computes prompts and their first tokens, "
+        "and decode goes on from there with the KV cache that prefill hands over. All of them "
+        "serve the API, too; frontend does nothing else: it needs the model's tokenizer, and "
+        "workers on the topic.",
+    )
+    splitwise_decode_prefill_tokens: int = option(
+        0,
+        minimum=0,
+        help="Prompts of at most so many tokens, sent to this server, are computed by decode "
+        "servers, because a handoff would take longer; 0 sends all of them to prefill servers.",
     )
     scheduler_topic: str = option(
         _DEFAULT_TOPIC,
@@ -70,8 +78,8 @@ class TopicConfig:
     )
     scheduler_without_worker: Literal["wait", "reject"] = option(
         "wait",
-        help="While no worker is alive: wait keeps requests up to scheduler_ttl, reject answers "
-        "503.",
+        help="While no worker is alive, or with roles not one of each: wait keeps requests up to "
+        "scheduler_ttl, reject answers 503.",
     )
     scheduler_lease: float = option(
         15.0,
@@ -107,6 +115,11 @@ class TopicConfig:
         return self.scheduler_name != "local"
 
     @property
+    def hands_over(self) -> bool:
+        """True if KV caches are handed over, from or to this server."""
+        return self.splitwise_role in ("prefill", "decode")
+
+    @property
     def address(self) -> BrokerAddress:
         """Where the broker is."""
         place = f"{self.scheduler_host}:{self.scheduler_port}/{self.scheduler_db}"
@@ -117,11 +130,12 @@ class TopicConfig:
         )
 
     def _check_local(self) -> None:
-        if self.splitwise_role == "frontend":
+        if self.splitwise_role != "mixed":
             raise Contradiction(
                 ("splitwise_role", "scheduler_name"),
-                "splitwise_role: frontend needs scheduler_name: global, because its requests are "
-                "computed by other servers",
+                f"splitwise_role: {self.splitwise_role} needs scheduler_name: splitwise (or "
+                "global), because it does only a part of what a request needs; other servers of "
+                "the same scheduler_topic do the rest",
             )
         if self.scheduler_url is not None:
             raise Contradiction(

@@ -14,12 +14,13 @@ from fdspec.core.sampling_params import SamplingParams
 
 
 class FinishReason(Enum):
-    """Why a choice ended."""
+    """Why a choice ended; HANDOFF: only here, and another engine goes on with it."""
 
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
+    HANDOFF = "handoff"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class Submit:
         user: whom the request is for; empty if unknown. Matters only where users get fair shares.
         emitted: how far each choice has come elsewhere, to go on from there: its output tokens so
             far, or None if it has ended. Empty for a request that starts.
+        offers: the KV cache of each choice's tokens but the newest, for whoever can read it; empty
+            bytes for a choice without. Saves time, never changes a token.
     """
 
     request_id: str
@@ -44,6 +47,7 @@ class Submit:
     cache_salt: str = ""
     user: str = ""
     emitted: tuple[tuple[int, ...] | None, ...] = ()
+    offers: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,7 @@ class TokenEvent(NamedTuple):
         error: message for the client when finish is ERROR.
         draft: drafting of this step; None if nothing was drafted.
         num_cached: prompt tokens that needed no computation (first event).
+        offer: with HANDOFF: the sequence's KV cache, for whoever goes on. Never reaches a client.
     """
 
     request_id: str
@@ -132,3 +137,4 @@ class TokenEvent(NamedTuple):
     error: str | None = None
     draft: DraftStats | None = None
     num_cached: int = 0
+    offer: bytes = b""

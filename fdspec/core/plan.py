@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fdspec.core.command import FinishReason, TokenLogprob
 from fdspec.core.draft import Draft
+from fdspec.core.handoff import KVLoad
 from fdspec.core.request import SequenceId
 from fdspec.core.sampling_params import SamplingParams
 
@@ -107,6 +108,7 @@ class StepPlan:
             computed: starts of blocks that a new sequence has in common with a cached one.
         swap_outs: (block, slot of the swap space), copied before `copies`.
         swap_ins: (slot of the swap space, block), copied after `copies`.
+        loads: keys and values to fetch from other processes; no part of the computation.
     """
 
     step: int
@@ -114,6 +116,7 @@ class StepPlan:
     copies: tuple[tuple[int, int], ...] = ()
     swap_outs: tuple[tuple[int, int], ...] = ()
     swap_ins: tuple[tuple[int, int], ...] = ()
+    loads: tuple[KVLoad, ...] = ()
 
     @property
     def num_rows(self) -> int:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fdspec.core.command import Abort, Command, Submit, TokenEvent
 from fdspec.core.draft import Draft, DraftContext
+from fdspec.core.handoff import Departure, HandoffCounts, HandoffNews
 from fdspec.core.plan import ModelOutput, StepPlan, Verdict
 from fdspec.core.request import SequenceId
 
@@ -134,6 +135,14 @@ class Scheduler(Protocol):
         """Turn verdicts into request state and events."""
         ...
 
+    def settle(self, news: HandoffNews) -> None:
+        """Go on with what was loaded, and take back blocks that were lent."""
+        ...
+
+    def take_departures(self) -> list[Departure]:
+        """Sequences that the last `apply` handed over."""
+        ...
+
     def forget_cached(self) -> int:
         """Empty the prefix cache; returns the blocks in which something could be found."""
         ...
@@ -180,4 +189,42 @@ class Verifier(Protocol):
 
     def forget(self, sequence_ids: Iterable[SequenceId]) -> None:
         """Drop cached token counts of ended sequences."""
+        ...
+
+
+class KVHandoff(Protocol):
+    """The engine's end of the handoff of KV caches; does nothing where one engine does both jobs.
+
+    Never waits: other threads copy and talk.
+    """
+
+    @property
+    def num_open(self) -> int:
+        """Offers that others may still read, and loads that have not ended. Does not modify."""
+        ...
+
+    def hold(self, submit: Submit) -> None:
+        """A request has come; what is offered with it must last until it is loaded."""
+        ...
+
+    def news(self) -> HandoffNews:
+        """What has happened since the last call."""
+        ...
+
+    def begin(self, plan: StepPlan) -> None:
+        """A step begins: start its loads."""
+        ...
+
+    def end(
+        self, events: Sequence[TokenEvent], departures: Sequence[Departure]
+    ) -> list[TokenEvent]:
+        """A step has ended: offer what departs; returns the events with their offers."""
+        ...
+
+    def forget(self, sequence_ids: Iterable[SequenceId]) -> None:
+        """Drop what ended sequences have not used; unknown ids are ignored."""
+        ...
+
+    def counts(self) -> HandoffCounts:
+        """Totals since the start. Does not modify."""
         ...

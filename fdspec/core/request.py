@@ -29,9 +29,10 @@ class Swapped(NamedTuple):
 
 
 class Status(Enum):
-    """Where a request stands."""
+    """Where a request stands. LOADING: it holds blocks, which another process's are copied to."""
 
     WAITING = "waiting"
+    LOADING = "loading"
     RUNNING = "running"
     FINISHED = "finished"
 
@@ -95,6 +96,7 @@ class Request:
         num_published: how many of its blocks, from the first on, others can find in the cache.
         num_cached: prompt tokens that were in the cache when it was first admitted.
         cache_salt: of the Submit.
+        offer: its KV cache in another process; empty if there is none, or it was taken.
     """
 
     sequence_id: SequenceId
@@ -114,6 +116,7 @@ class Request:
     num_published: int = 0
     num_cached: int | None = None
     cache_salt: str = ""
+    offer: bytes = b""
 
     @property
     def num_output(self) -> int:

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 from fdspec.config import EngineConfig
 from fdspec.core import ConfigError
 from fdspec.engine.engine import Engine
+from fdspec.engine.kv_layout import kv_layout, layout_details
 from fdspec.engine.memory import PoolSize, choose_pool_size, machine_memory_bytes
+from fdspec.engine.roles import build_handoff
 from fdspec.engine.stats import EngineMonitor
 from fdspec.engine.warm_up import measure_step_costs
 from fdspec.kv.block_pool import BlockPool
@@ -168,20 +170,36 @@ def _assemble(
         vocab_size=model.config.vocab_size,
         costs=_step_costs(config, runner, size),
     )
+    identity = _identity(config, model)
+    layout = kv_layout(
+        runner.cache,
+        checkpoint=identity.get("checkpoint", ""),
+        quantization=config.model.quantization or "as in the checkpoint",
+        rope=identity.get("rope", ""),
+    )
+    built = build_handoff(config, runner.cache.memory(), layout)
     engine = Engine(
         topic,
         scheduler,
         drafting.proposer,
         runner=runner,
         verifier=_build_verifier(config, tokens, model),
-        monitor=EngineMonitor(scheduler, pool),
+        monitor=EngineMonitor(scheduler, pool, built.handoff),
+        handoff=built.handoff,
     )
 
     def close() -> None:
+        built.close()
         drafting.close()
         runner.close()
 
-    return BuiltEngine(engine, _describe(config, size, model, drafting.methods), close)
+    ready = _describe(config, size, model, drafting.methods)
+    if identity:
+        others = tuple(identity.items())
+        if config.topic.hands_over:
+            others += layout_details(layout)
+        ready = replace(ready, details=ready.details + others, kv_endpoints=built.endpoints)
+    return BuiltEngine(engine, ready, close)
 
 
 def _weight_formats(config: EngineConfig, model: LlamaFamilyModel) -> WeightFormats:
@@ -247,6 +265,7 @@ def _build_scheduler(
         ),
         fair_share_by_user=config.scheduler.fair_share_by_user,
         swapping=swapping,
+        hands_over=config.topic.splitwise_role == "prefill",
         disable_drafts_at=None if speculative is None else speculative.disable_by_batch_size,
     )
 
@@ -288,17 +307,14 @@ def _describe(
             ("kv_cache_dtype", config.cache.kv_cache_dtype),
             ("kv_cache_bytes", str(size.num_blocks * size.block_bytes)),
             ("num_threads", str(num_threads())),
-            *_details_for_other_workers(config, model),
         ),
     )
 
 
-def _details_for_other_workers(
-    config: EngineConfig, model: LlamaFamilyModel
-) -> tuple[tuple[str, str], ...]:
+def _identity(config: EngineConfig, model: LlamaFamilyModel) -> dict[str, str]:
     """What else decides which tokens come out: the workers of a topic must agree about it."""
     if not config.topic.is_shared:
-        return ()
+        return {}
     speculative = config.speculative
     strategy = "target_match" if speculative is None else speculative.verify_strategy
     folder = Path(config.model.weight_cache_folder or user_cache_folder()).expanduser()
@@ -306,4 +322,4 @@ def _details_for_other_workers(
     if config.model.load_choices != "dummy":
         digest = checkpoint_digest(Path(config.model.model), folder)
     rope = f"theta {model.config.rope_theta:g}, scaling {model.config.rope_scaling}"
-    return ("verify_strategy", strategy), ("checkpoint", digest), ("rope", rope)
+    return {"verify_strategy": strategy, "checkpoint": digest, "rope": rope}

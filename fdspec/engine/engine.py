@@ -10,17 +10,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from fdspec.core import ClearCache, TokenEvent
-from fdspec.core.protocols import ModelRunner, Proposer, Scheduler, Verifier
+from fdspec.core import Abort, ClearCache, TokenEvent
+from fdspec.core.protocols import KVHandoff, ModelRunner, Proposer, Scheduler, Verifier
 from fdspec.engine.stats import EngineMonitor
 from fdspec.scheduler.topic.interface import EngineTopic
 from fdspec.scheduler.topic.messages import Cleared, Fatal
 
 MAX_COMMANDS_PER_STEP = 256
+# How soon an engine looks again if all that it has waits for blocks or for other processes.
+_LOOK_S = 0.001
 
 
 class Engine:
-    """Poll, add, propose, plan, execute, verify, commit, observe, apply, learn, forget, emit."""
+    """Poll, add, settle, propose, plan, begin, execute, verify, commit, observe, apply, end, emit.
+
+    Settle, begin and end are the handoff's, which does nothing where one engine does both jobs.
+    """
 
     def __init__(
         self,
@@ -31,6 +36,7 @@ class Engine:
         runner: ModelRunner,
         verifier: Verifier,
         monitor: EngineMonitor,
+        handoff: KVHandoff,
     ) -> None:
         self.topic = topic
         self.scheduler = scheduler
@@ -38,6 +44,8 @@ class Engine:
         self.runner = runner
         self.verifier = verifier
         self.monitor = monitor
+        self.handoff = handoff
+        self._can_run = True
 
     def step(self, idle_s: float = 0.0) -> list[TokenEvent]:
         """One pass through all stages.
@@ -48,17 +56,24 @@ class Engine:
         Returns:
             The events, which the topic has been given too.
         """
-        wait_s = 0.0 if self.scheduler.has_work() else idle_s
+        wait_s = idle_s
+        if self.scheduler.has_work():
+            wait_s = 0.0 if self._can_run else min(_LOOK_S, idle_s)
         events: list[TokenEvent] = []
         for command in self.topic.poll(MAX_COMMANDS_PER_STEP, wait_s):
             if isinstance(command, ClearCache):
                 num_blocks = self.scheduler.forget_cached()
                 self.topic.publish(Cleared(command.request_id, num_blocks))
             else:
+                if not isinstance(command, Abort):
+                    self.handoff.hold(command)
                 events += self.scheduler.add(command)
+        self.scheduler.settle(self.handoff.news())
         started_s = time.perf_counter()
         drafts = self.proposer.propose(self.scheduler.draft_contexts())
         plan = self.scheduler.plan(drafts)
+        self.handoff.begin(plan)
+        self._can_run = bool(plan.sequences)
         if plan.sequences:
             output = self.runner.execute(plan)
             verdicts = self.verifier.verify(plan, output)
@@ -67,10 +82,11 @@ class Engine:
             applied = self.scheduler.apply(plan, verdicts)
             self.scheduler.learn(plan, 1000.0 * (time.perf_counter() - started_s))
             self.monitor.count(plan, applied)
-            events += applied
+            events += self.handoff.end(applied, self.scheduler.take_departures())
         ended = [(event.request_id, event.choice) for event in events if event.finish is not None]
         self.proposer.forget(ended)
         self.verifier.forget(ended)
+        self.handoff.forget(ended)
         self.topic.emit(events)
         return events
 

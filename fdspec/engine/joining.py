@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable
 
 from fdspec.config import EngineConfig
+from fdspec.core.protocols import KVHandoff
 from fdspec.scheduler.broker.connecting import opener
 from fdspec.scheduler.broker.values import Timing, WorkerCard
 from fdspec.scheduler.topic import BrokerEngineTopic, LocalEngineTopic
@@ -25,7 +26,9 @@ def join_topic(config: EngineConfig, endpoint: str) -> LocalEngineTopic | Broker
     server = LocalEngineTopic(endpoint)
     if not config.topic.is_shared:
         return server
-    card = WorkerCard(uuid.uuid4().hex, name=f"{socket.gethostname()}:{os.getpid()}")
+    role = config.topic.splitwise_role
+    assert role != "frontend", "a frontend has no engine"
+    card = WorkerCard(uuid.uuid4().hex, role, name=f"{socket.gethostname()}:{os.getpid()}")
     timing = Timing(config.topic.scheduler_lease)
     return BrokerEngineTopic(opener(config.topic), card, timing, server=server)
 
@@ -37,14 +40,20 @@ class Drain:
 
     Args:
         topic: shared; takes no more requests from the first time that the end is asked for.
+        handoff: what it offers is to be read before it ends.
         is_asked: True once somebody wants the engine to end.
         limit_s: how long requests may take to finish.
     """
 
     def __init__(
-        self, topic: BrokerEngineTopic, is_asked: Callable[[], bool], limit_s: float
+        self,
+        topic: BrokerEngineTopic,
+        handoff: KVHandoff,
+        is_asked: Callable[[], bool],
+        limit_s: float,
     ) -> None:
         self._topic = topic
+        self._handoff = handoff
         self._is_asked = is_asked
         self._limit_s = limit_s
         self._end_s: float | None = None
@@ -56,4 +65,5 @@ class Drain:
         if self._end_s is None:
             self._topic.stop_leasing()
             self._end_s = time.monotonic() + self._limit_s
-        return self._topic.num_held == 0 or time.monotonic() >= self._end_s
+        is_done = self._topic.num_held == 0 and self._handoff.num_open == 0
+        return is_done or time.monotonic() >= self._end_s

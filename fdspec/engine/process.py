@@ -73,7 +73,8 @@ def run_engine(config: EngineConfig, topic: EngineTopic, should_stop: _Stop) -> 
     topic.publish(built.ready)
     may_end: Callable[[], bool] = should_stop
     if isinstance(topic, BrokerEngineTopic):
-        may_end = Drain(topic, should_stop, config.server.timeout_graceful_shutdown)
+        limit_s = config.server.timeout_graceful_shutdown
+        may_end = Drain(topic, built.engine.handoff, should_stop, limit_s)
     try:
         built.engine.run(may_end)
     except Exception:

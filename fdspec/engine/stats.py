@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from fdspec.core import StepPlan, TokenEvent
-from fdspec.core.protocols import BlockPool
+from fdspec.core.protocols import BlockPool, KVHandoff
 from fdspec.scheduler.topic.messages import EngineStats
 
 
@@ -52,9 +52,10 @@ class WatchedScheduler(Protocol):
 class EngineMonitor:
     """Totals since the start, and the state of scheduler and pool on demand."""
 
-    def __init__(self, scheduler: WatchedScheduler, pool: BlockPool) -> None:
+    def __init__(self, scheduler: WatchedScheduler, pool: BlockPool, handoff: KVHandoff) -> None:
         self._scheduler = scheduler
         self._pool = pool
+        self._handoff = handoff
         self._num_steps = 0
         self._num_rows = 0
         self._num_drafts = 0
@@ -77,6 +78,7 @@ class EngineMonitor:
 
     def stats(self) -> EngineStats:
         """The state now. Does not modify."""
+        handoff = self._handoff.counts()
         return EngineStats(
             num_running=self._scheduler.num_running,
             num_waiting=self._scheduler.num_waiting,
@@ -92,4 +94,10 @@ class EngineMonitor:
             num_accepted_tokens_total=self._num_accepted_tokens,
             num_prefix_queries_total=self._scheduler.num_prefix_queries,
             num_prefix_hits_total=self._scheduler.num_prefix_hits,
+            num_handoffs_open=self._handoff.num_open,
+            num_offered_total=handoff.num_offered,
+            num_loaded_total=handoff.num_loaded,
+            num_load_failures_total=handoff.num_failed,
+            num_loaded_bytes_total=handoff.num_bytes,
+            load_ms_total=handoff.load_ms,
         )

@@ -15,7 +15,7 @@ from fdspec.config.broker_address import EMBEDDED
 from fdspec.entrypoints.openai.cluster import describe_cluster
 from fdspec.scheduler.broker.connecting import opener
 from fdspec.scheduler.broker.interface import BrokerError
-from fdspec.scheduler.broker.values import ROLES, TopicStats
+from fdspec.scheduler.broker.values import QUEUES, TopicStats
 
 PROGRAM = "python -m fdspec.entrypoints.cluster"
 _USAGE = (
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def render(stats: TopicStats) -> str:
     """The topic as a table."""
     waiting = ", ".join(
-        f"{count} {role}" for role, count in zip(ROLES, stats.num_waiting, strict=True) if count
+        f"{count} {queue}" for queue, count in zip(QUEUES, stats.num_waiting, strict=True) if count
     )
     lines = [
         f"requests: {waiting or '0'} waiting, {stats.num_leased} leased, "

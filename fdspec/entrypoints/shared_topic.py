@@ -39,6 +39,7 @@ def join_topic(config: TopicConfig) -> BrokerTopicClient:
         ttl_s=config.scheduler_ttl,
         max_waiting=max(config.scheduler_max_size, 0),
         needs_worker=config.scheduler_without_worker == "reject",
+        decode_prefill_tokens=config.splitwise_decode_prefill_tokens,
     )
     logger.info("topic %s at %s", config.scheduler_topic, config.address.url)
     return BrokerTopicClient(opener(config), terms, Timing(config.scheduler_lease))

@@ -28,6 +28,7 @@ from fdspec.core import (
     TokenLogprob,
     Verdict,
 )
+from fdspec.core.handoff import Departure, HandoffNews
 from fdspec.core.protocols import BlockPool
 from fdspec.kv.prefix_index import root_digest
 from fdspec.scheduler.admission import reason_to_refuse
@@ -70,6 +71,7 @@ class BatchScheduler:
         disable_drafts_at: int | None = None,
         fair_share_by_user: bool = False,
         swapping: Swapping | None = None,
+        hands_over: bool = False,
     ) -> None:
         """Start empty.
 
@@ -85,6 +87,7 @@ class BatchScheduler:
             disable_drafts_at: no drafts while at least so many sequences run; None is no limit.
             fair_share_by_user: within a priority, serve users by turns instead of by arrival.
             swapping: where preempted requests may be kept; None computes them again.
+            hands_over: let every sequence go on elsewhere after its next token.
 
         Raises:
             ConfigError: the limits exclude each other.
@@ -115,6 +118,8 @@ class BatchScheduler:
             max_draft_rows=max_draft_rows,
             disable_drafts_at=disable_drafts_at,
         )
+        self._hands_over = hands_over
+        self._departures: list[Departure] = []
         self._prompt_logprobs: dict[SequenceId, list[TokenLogprob | None]] = {}
         self._step = 0
 
@@ -157,6 +162,15 @@ class BatchScheduler:
         self._residents.forget_cached()
         return num_cached
 
+    def settle(self, news: HandoffNews) -> None:
+        """Go on with what was loaded, and take back blocks that were lent."""
+        self._residents.settle(news)
+
+    def take_departures(self) -> list[Departure]:
+        """Sequences that the last `apply` handed over, with the blocks that are lent."""
+        departures, self._departures = self._departures, []
+        return departures
+
     def has_work(self) -> bool:
         """True if a step would do something. Does not modify."""
         return len(self._residents) > 0
@@ -189,9 +203,8 @@ class BatchScheduler:
                 for c in choices
             ]
         for choice in choices:
-            emitted = command.emitted[choice] if command.emitted else ()
-            if emitted is not None:
-                self._residents.enter(_new_request(command, choice, emitted))
+            if not command.emitted or command.emitted[choice] is not None:
+                self._residents.enter(_new_request(command, choice))
         return []
 
     def draft_contexts(self) -> list[DraftContext]:
@@ -221,7 +234,8 @@ class BatchScheduler:
         copies = self._residents.take_copies()
         swap_outs, swap_ins = self._swapping.take()
         assert sequences or not (copies or swap_outs or swap_ins), "blocks move and nothing is run"
-        return StepPlan(self._step, sharers_together(sequences), copies, swap_outs, swap_ins)
+        loads = self._residents.take_loads()
+        return StepPlan(self._step, sharers_together(sequences), copies, swap_outs, swap_ins, loads)
 
     def apply(self, plan: StepPlan, verdicts: Sequence[Verdict]) -> list[TokenEvent]:
         """Turn verdicts into request state and events.
@@ -247,7 +261,11 @@ class BatchScheduler:
                 self._keep_prompt_logprobs(sequence, verdict)
             if sequence.samples:
                 assert verdict is not None, f"no verdict for {sequence.sequence_id}"
-                events.append(self._apply_verdict(request, sequence, verdict))
+                event = self._apply_verdict(request, sequence, verdict)
+                if self._hands_over and event.finish is None:
+                    self._departures.append(self._residents.depart(request))
+                    event = event._replace(finish=FinishReason.HANDOFF)
+                events.append(event)
             else:
                 self._residents.computed(request, len(sequence.history))
         return events
@@ -358,9 +376,10 @@ class BatchScheduler:
         )
 
 
-def _new_request(submit: Submit, choice: int, emitted: tuple[int, ...]) -> Request:
-    """A choice at its start, or after `emitted`: the state of one that has lost its blocks."""
+def _new_request(submit: Submit, choice: int) -> Request:
+    """A choice at its start, or after tokens elsewhere: the state of one without its blocks."""
     params = submit.params
+    emitted = (submit.emitted[choice] if submit.emitted else None) or ()
     if emitted:
         # They went out with the first token.
         params = replace(params, prompt_logprobs=None)
@@ -374,4 +393,5 @@ def _new_request(submit: Submit, choice: int, emitted: tuple[int, ...]) -> Reque
         user=submit.user,
         digests=[root_digest(submit.cache_salt)],
         cache_salt=submit.cache_salt,
+        offer=submit.offers[choice] if submit.offers else b"",
     )

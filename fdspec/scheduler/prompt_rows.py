@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from fdspec.core import Request, SequenceId, StepPlan
+from fdspec.core import Request, SequenceId, Status, StepPlan
 from fdspec.scheduler.budget import fair_shares
 from fdspec.scheduler.residents import Residents
 from fdspec.scheduler.step_time import StepLoad, StepTime
@@ -118,8 +118,13 @@ class PromptRows:
         return group, passed
 
     def _prompts(self) -> Iterator[Request]:
-        yield from [request for request in self._residents.running if not request.is_decoding]
+        yield from list(self._started())
         yield from self._residents.admit()
+
+    def _started(self) -> Iterator[Request]:
+        for request in self._residents.running:
+            if request.status is Status.RUNNING and not request.is_decoding:
+                yield request
 
     def _shares(self, wants: list[int], budget: int) -> list[int]:
         if self._limits.chunked:
@@ -141,7 +146,7 @@ class PromptRows:
             return left
         num_reads = sum(lengths) + num_draft_rows * sum(lengths) // len(lengths)
         load = StepLoad(len(lengths) + num_draft_rows, num_reads)
-        started = (r.num_computed for r in self._residents.running if not r.is_decoding)
+        started = (request.num_computed for request in self._started())
         left_ms = most_ms - self._step_time.predict_ms(load)
         fitting = self._step_time.rows_within(left_ms, next(started, 0), left)
         # A fit knows little of chunks that are larger than all before: at most twice as large.

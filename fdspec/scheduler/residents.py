@@ -13,7 +13,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from fdspec.core import Request, SequenceId, Status
+from fdspec.core.handoff import Departure, HandoffNews, KVLoad, LoadEnd
 from fdspec.core.protocols import BlockPool, Match
+from fdspec.scheduler.loading import Loading
 from fdspec.scheduler.prefix_sharing import PrefixSharing
 from fdspec.scheduler.swapping import Swapping
 from fdspec.scheduler.waiting import FairShares, WaitingQueue, service_order
@@ -23,7 +25,8 @@ class Residents:
     """All requests in service, in order of service: by priority, then by arrival or fair share.
 
     A running request holds blocks for at least all its computed tokens, some of them together with
-    others; a waiting one holds none.
+    others; a waiting one holds none. One whose blocks are being filled from another process's cache
+    is among the running ones, and loses them only when it ends.
 
     Attributes:
         running: requests that hold blocks, in order of service. Read only for callers.
@@ -52,6 +55,7 @@ class Residents:
         self._shares = FairShares() if fair_share_by_user else None
         self._arrivals = itertools.count()
         self._copies: list[tuple[int, int]] = []
+        self._loading = Loading(pool)
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -76,21 +80,41 @@ class Residents:
 
     def leave(self, request: Request) -> None:
         """End a request, running or waiting; its blocks are free at once, and stay cached."""
-        was_running = request.status is Status.RUNNING
-        request.status = Status.FINISHED
-        del self._requests[request.sequence_id]
-        choices = self._choices[request.sequence_id[0]]
-        choices.remove(request)
-        if not choices:
-            del self._choices[request.sequence_id[0]]
+        was_running = request.status is not Status.WAITING
+        self._remove(request)
         if was_running:
-            self._stop(request)
+            self._pool.release(reversed(self._stop(request)))
         else:
             self._queue.remove(request)
             self._swapping.forget(request)
 
+    def depart(self, request: Request) -> Departure:
+        """End a running request that goes on elsewhere; what it has computed is lent."""
+        num_tokens = request.num_computed
+        self._remove(request)
+        held = self._stop(request)
+        num_blocks = self.blocks_for(num_tokens)
+        self._pool.release(reversed(held[num_blocks:]))
+        self._loading.lend(held[:num_blocks])
+        return Departure(request.sequence_id, held[:num_blocks], num_tokens)
+
+    def settle(self, news: HandoffNews) -> None:
+        """Go on with what was loaded, compute what was not, and take back lent blocks."""
+        for end in news.ends:
+            load = self._loading.end(end)
+            if load is not None:
+                self._loaded(self._requests[end.sequence_id], load, end)
+        for block_ids in news.returned:
+            self._loading.take_back(block_ids)
+
+    def take_loads(self) -> tuple[KVLoad, ...]:
+        """What to load for requests admitted since the last call."""
+        return self._loading.take_planned()
+
     def admit(self) -> Iterator[Request]:
         """Run waiting requests, one by one, for as long as they fit.
+
+        Those whose keys and values are offered by another process are loaded instead.
 
         Each gets blocks for all its known tokens, those that are cached among them. Nobody
         overtakes one that waits for blocks. Who needs a block next that a running request is about
@@ -101,6 +125,9 @@ class Residents:
             if request is None:
                 return
             match = self.sharing.match(request)
+            if request.offer:
+                # A block that is copied from and one that is loaded would be written at once.
+                match = Match(match.block_ids)
             if request.swapped is None and self.sharing.hold(request, match):
                 self._queue.remove(request)
             elif self._take_blocks(request, match):
@@ -112,7 +139,10 @@ class Residents:
                 num_found = len(match.block_ids) * self._block_size + match.num_partial
                 num_found = self._swapping.swap_in(request, len(match.block_ids), num_found)
                 self.sharing.begin(request, match, num_found)
-                yield request
+                if request.offer:
+                    self._loading.begin(request, len(match.block_ids))
+                else:
+                    yield request
             else:
                 return
 
@@ -144,7 +174,7 @@ class Residents:
         if missing <= 0:
             return True
         while (block_ids := self._pool.allocate(missing)) is None:
-            last = self.running[-1]
+            last = next(r for r in reversed(self.running) if r.status is Status.RUNNING)
             if last is request:
                 return False
             self._preempt(last)
@@ -176,7 +206,9 @@ class Residents:
         self._pool.check()
         self.sharing.check()
         self._swapping.check(list(self._requests.values()))
+        self._loading.check(self.running)
         holders = Counter(block_id for request in self.running for block_id in request.block_ids)
+        holders.update(self._loading.lent())
         for block_id in range(self._pool.num_blocks):
             assert holders[block_id] == self._pool.num_holders(block_id), f"block {block_id}"
         assert len(self.running) <= self._max_num_seqs
@@ -195,7 +227,7 @@ class Residents:
                 assert request.num_computed == 0 and not request.block_ids
 
     def _check_running(self, request: Request) -> None:
-        assert request.status is Status.RUNNING
+        assert request.status in (Status.RUNNING, Status.LOADING)
         assert request.num_computed < len(request.tokens)
         assert len(request.block_ids) >= self.blocks_for(request.num_computed)
         assert len(set(request.block_ids)) == len(request.block_ids)
@@ -226,21 +258,43 @@ class Residents:
 
     def _preempt(self, request: Request) -> None:
         self._swapping.swap_out(request, self.blocks_for(request.num_computed))
-        self._stop(request)
-        request.num_computed = 0
         request.num_preempted += 1
         self.num_preempted += 1
+        self._wait_again(request, self._stop(request))
+
+    def _wait_again(self, request: Request, held: tuple[int, ...]) -> None:
+        self._pool.release(reversed(held))
+        request.num_computed = 0
         request.status = Status.WAITING
         self._queue.push(request)
 
-    def _stop(self, request: Request) -> None:
-        """Take a running request off its blocks, which stay cached."""
+    def _loaded(self, request: Request, load: KVLoad, end: LoadEnd) -> None:
+        request.status = Status.RUNNING
+        if end.is_loaded:
+            self.computed(request, load.num_tokens)
+        elif not end.is_quiet:
+            held = self._loading.keep_unquiet(request, load)
+            self._stop(request)
+            self._wait_again(request, held)
+
+    def _remove(self, request: Request) -> None:
+        """Take a request out of service, but for its blocks or its place in the queue."""
+        request.status = Status.FINISHED
+        del self._requests[request.sequence_id]
+        choices = self._choices[request.sequence_id[0]]
+        choices.remove(request)
+        if not choices:
+            del self._choices[request.sequence_id[0]]
+
+    def _stop(self, request: Request) -> tuple[int, ...]:
+        """Take a running request off its blocks; returns those to release, which stay cached."""
         self.running.remove(request)
         self._wake(self.sharing.publish(request))
         self.sharing.publish_tail(request)
         self._wake(self.sharing.withdraw(request))
-        self._pool.release(reversed(request.block_ids))
+        held = self._loading.withdraw(request)
         request.block_ids = ()
+        return held
 
     def _wake(self, requests: Iterable[Request]) -> None:
         for request in requests:

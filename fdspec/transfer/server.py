@@ -139,6 +139,11 @@ class HandoffServer:
         """Offers whose blocks are held. Does not modify."""
         return len(self._source)
 
+    @property
+    def address(self) -> str:
+        """Where peers call. Does not modify."""
+        return self._listener.url
+
     def open(self, key: OfferKey, block_ids: Sequence[int], num_tokens: int) -> Offer:
         """See `HandoffSource.open`."""
         with self._lock:

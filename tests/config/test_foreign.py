@@ -124,8 +124,8 @@ def test_other_values_get_one_line_that_names_place_and_reason(tmp_path, yaml):
 @pytest.mark.parametrize(
     ("yaml", "reason"),
     [
-        ("splitwise_role: prefill", "must be one of mixed, frontend, got 'prefill'"),
-        ("kv_transfer_config: {a: b}", "prefill and decode run in one engine"),
+        ("splitwise_role: both", "must be one of mixed, prefill, decode, frontend, got 'both'"),
+        ("kv_transfer_config: {a: b}", "splitwise_role makes a prefill or a decode server"),
         ("logits_processors: [a.b.C]", "custom logits processors are not run"),
         ("enable_early_stop: true", "requests would end at repetitions"),
         ("task: embed", "only text generation"),

@@ -64,7 +64,10 @@ def test_the_socket_of_an_address():
         (("--scheduler-lease", "0.5"), "from 1 to 3600"),
         (("--scheduler-name", "globl"), "one of local, global, splitwise"),
         (("--scheduler-nam", "global"), "did you mean --scheduler-name"),
-        (("--splitwise-role", "decode"), "one of mixed, frontend"),
+        (("--splitwise-role", "both"), "one of mixed, prefill, decode, frontend"),
+        (("--kv-transfer-listen", "ipc:///x"), "must be tcp://ADDRESS:PORT"),
+        (("--kv-transfer-transports", ""), "at least one"),
+        (("--kv-transfer-lease", "0.5"), "from 1 to 3600"),
     ],
 )
 def test_mistakes(arguments, words):
@@ -76,7 +79,9 @@ def test_mistakes(arguments, words):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--splitwise-role", "frontend"], "needs scheduler_name: global"),
+        (["--splitwise-role", "frontend"], "frontend needs scheduler_name: splitwise"),
+        (["--splitwise-role", "prefill"], "prefill needs scheduler_name: splitwise"),
+        (["--splitwise-role", "decode"], "decode needs scheduler_name: splitwise"),
         (["--scheduler-url", "redis://h:1"], "needs scheduler_name: global"),
     ],
 )

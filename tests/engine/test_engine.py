@@ -48,12 +48,13 @@ def test_stages_come_in_order():
     engine = engine_of(NgramProposer(3), ROOMY)
     engine.topic.send(Submit("a", (3, 4, 5), PARAMS))
     calls: list[str] = []
-    for part in ("topic", "scheduler", "proposer", "runner", "verifier"):
+    for part in ("topic", "scheduler", "proposer", "runner", "verifier", "handoff"):
         setattr(engine, part, Recorder(calls, part, getattr(engine, part)))
     engine.step()
     assert calls == [
-        *("has_work", "poll", "add", "draft_contexts", "propose", "plan", "execute", "verify"),
-        *("commit", "observe", "apply", "learn", "forget", "forget", "emit"),
+        *("has_work", "poll", "hold", "add", "news", "settle", "draft_contexts", "propose", "plan"),
+        *("begin", "execute", "verify", "commit", "observe", "apply", "learn"),
+        *("take_departures", "end", "forget", "forget", "forget", "emit"),
     ]
     calls.clear()
     engine.scheduler.inner.add(Abort("a"))

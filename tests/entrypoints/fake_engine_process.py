@@ -20,6 +20,7 @@ import msgspec
 from fdspec.config import EngineConfig, config_from_options
 from fdspec.core import Submit
 from fdspec.engine.joining import Drain, join_topic
+from fdspec.engine.no_handoff import NoHandoff
 from fdspec.entrypoints.server import serve
 from fdspec.scheduler.topic import BrokerEngineTopic, Fatal, Ready
 from fdspec.utils.logging import configure_logging
@@ -55,7 +56,7 @@ def run_engine(mode: str, endpoint: str) -> int:
         topic.publish(READY)
     may_end: Callable[[], bool] = lambda: bool(stopped)  # noqa: E731
     if isinstance(topic, BrokerEngineTopic):
-        may_end = Drain(topic, may_end, config.server.timeout_graceful_shutdown)
+        may_end = Drain(topic, NoHandoff(), may_end, config.server.timeout_graceful_shutdown)
     while not may_end():
         engine.step(0.05)
     print("fake engine stopped", flush=True)

@@ -14,7 +14,7 @@ from fdspec.scheduler.topic.codec import encode
 from fdspec.scheduler.topic.same_model import check_same_model
 
 CARD = WorkerCard("id", name="host:1", num_slots=8, num_blocks=64, num_free_blocks=60)
-STATS = TopicStats((3, 0, 1), 2, 4, 5, (WorkerState(CARD, 2),))
+STATS = TopicStats((3, 1), 2, 4, 5, (WorkerState(CARD, 2),))
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_a_server_with_its_own_engine_is_a_topic_of_one(http, server):
     body = http.get("/v1/cluster").json()
     (worker,) = body["workers"]
     assert (worker["role"], worker["slots"], body["frontends"]) == ("mixed", 8, 1)
-    assert body["waiting"] == {"mixed": 0, "prefill": 0, "decode": 0}
+    assert body["waiting"] == {"prefill": 0, "decode": 0}
     server.frontend.client.trouble = "the broker is gone"
     try:
         answer = http.get("/health")
@@ -53,8 +53,8 @@ def test_metrics_of_a_shared_topic():
     metrics.topic = STATS
     lines = metrics.render().decode().splitlines()
     for line in (
-        'fdspec:topic_requests_waiting{role="mixed"} 3.0',
-        'fdspec:topic_requests_waiting{role="decode"} 1.0',
+        'fdspec:topic_requests_waiting{queue="prefill"} 3.0',
+        'fdspec:topic_requests_waiting{queue="decode"} 1.0',
         'fdspec:topic_workers{role="mixed"} 1.0',
         "fdspec:topic_requests_leased 2.0",
         "fdspec:topic_frontends 4.0",
@@ -65,12 +65,12 @@ def test_metrics_of_a_shared_topic():
 
 def test_the_table():
     first, head, row = cluster.render(STATS).splitlines()
-    assert first == "requests: 3 mixed, 1 decode waiting, 2 leased, 5 given up; frontends: 4"
+    assert first == "requests: 3 prefill, 1 decode waiting, 2 leased, 5 given up; frontends: 4"
     assert head.split() == [*("worker", "role", "leased", "running", "waiting", "slots")] + [
         *("free", "blocks", "blocks")
     ]
     assert row.split() == ["host:1", "mixed", "2", "0", "0", "8", "60", "64"]
-    empty = TopicStats((0, 0, 0), 0, 0, 0, ())
+    empty = TopicStats((0, 0), 0, 0, 0, ())
     assert cluster.render(empty).endswith("frontends: 0\nno worker is alive")
 
 

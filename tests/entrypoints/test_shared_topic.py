@@ -174,7 +174,7 @@ def test_a_full_topic(world):
         for reader in readers:
             stack.callback(reader.close)
         http = stack.enter_context(frontend.http())
-        wait_until(lambda: http.get("/v1/cluster").json()["waiting"]["mixed"] == 2)
+        wait_until(lambda: http.get("/v1/cluster").json()["waiting"]["prefill"] == 2)
         answer = http.post("/v1/completions", json={**BODY, "stream": False})
         assert answer.status_code == 429 and answer.headers["Retry-After"] == "1"
         assert "scheduler_max_size" in answer.json()["error"]["message"]

@@ -9,6 +9,7 @@ from pathlib import Path
 from fdspec.core import SamplingParams, Submit
 from fdspec.core.protocols import Proposer
 from fdspec.engine.engine import Engine
+from fdspec.engine.no_handoff import NoHandoff
 from fdspec.engine.stats import EngineMonitor
 from fdspec.kv.block_pool import BlockPool
 from fdspec.kv.cache import KVCacheLayout
@@ -96,13 +97,15 @@ class World:
             kv_cache_dtype=self.kv_cache_dtype,
             swap_bytes=setting.num_swap_slots * self.layout.block_bytes,
         )
+        handoff = NoHandoff()
         return Engine(
             InProcessTopic(),
             scheduler,
             proposer,
             runner=runner,
             verifier=verifier,
-            monitor=EngineMonitor(scheduler, pool),
+            monitor=EngineMonitor(scheduler, pool, handoff),
+            handoff=handoff,
         )
 
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 import random
 
 from fdspec.core import SamplingParams, Submit
-from fdspec.core.protocols import Proposer
+from fdspec.core.protocols import KVHandoff, Proposer
 from fdspec.engine.engine import Engine
+from fdspec.engine.no_handoff import NoHandoff
 from fdspec.engine.stats import EngineMonitor
 from fdspec.kv.block_pool import BlockPool
 from fdspec.scheduler.batch import BatchScheduler
@@ -38,6 +39,9 @@ def make_fake_engine(
     accept_policy: str = "normal",
     max_draft_rows: int = 64,
     prefill: PrefillLimits | None = None,
+    runner: FakeRunner | None = None,
+    handoff: KVHandoff | None = None,
+    hands_over: bool = False,
 ) -> Engine:
     """An engine whose model is a FakeRunner."""
     pool = BlockPool(setting.num_blocks, BLOCK_SIZE, prefix_caching=setting.prefix_caching)
@@ -50,6 +54,7 @@ def make_fake_engine(
         max_draft_rows=max_draft_rows,
         prefill=prefill or PrefillLimits(),
         swapping=Swapping(setting.num_swap_slots, 0.0),
+        hands_over=hands_over,
     )
     verifier = SpeculativeVerifier(
         vocab_size=VOCAB_SIZE,
@@ -59,14 +64,21 @@ def make_fake_engine(
         verify_strategy=verify_strategy,
         accept_policy=accept_policy,
     )
+    handoff = handoff or NoHandoff()
     return Engine(
         InProcessTopic(),
         scheduler,
         proposer,
-        runner=FakeRunner(setting.num_blocks, BLOCK_SIZE, vocab_size=VOCAB_SIZE, habit=habit),
+        runner=runner or make_fake_runner(setting, habit=habit),
         verifier=verifier,
-        monitor=EngineMonitor(scheduler, pool),
+        monitor=EngineMonitor(scheduler, pool, handoff),
+        handoff=handoff,
     )
+
+
+def make_fake_runner(setting: Setting, *, habit: float = 0.0) -> FakeRunner:
+    """The model of such an engine."""
+    return FakeRunner(setting.num_blocks, BLOCK_SIZE, vocab_size=VOCAB_SIZE, habit=habit)
 
 
 def make_submits(params: dict[str, SamplingParams], *, seed: int = 0) -> list[Submit]:

@@ -36,6 +36,9 @@ class Connection:
         self._network = network
         self._broker = broker
 
+    def close(self):
+        self._broker.close()
+
     def __getattr__(self, name):
         method = getattr(self._broker, name)
 

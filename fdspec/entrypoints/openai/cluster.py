@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from fdspec.scheduler.broker.values import ROLES, TopicStats
+from fdspec.scheduler.broker.values import QUEUES, TopicStats
 
 
 def describe_cluster(stats: TopicStats) -> dict[str, Any]:
     """Queues, and workers with their load."""
     return {
         "object": "cluster",
-        "waiting": dict(zip(ROLES, stats.num_waiting, strict=True)),
+        "waiting": dict(zip(QUEUES, stats.num_waiting, strict=True)),
         "leased": stats.num_leased,
         "frontends": stats.num_frontends,
         "dead_letters": stats.num_dead_letters,
@@ -27,6 +27,7 @@ def describe_cluster(stats: TopicStats) -> dict[str, Any]:
                 "waiting": worker.card.num_waiting,
                 "blocks": worker.card.num_blocks,
                 "free_blocks": worker.card.num_free_blocks,
+                "kv_endpoints": worker.card.endpoints,
             }
             for worker in stats.workers
         ],

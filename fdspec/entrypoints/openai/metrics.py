@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from fdspec.core import DraftStats
 from fdspec.entrypoints.openai.draft_report import DraftCounts, ratio
-from fdspec.scheduler.broker.values import ROLES, TopicStats
+from fdspec.scheduler.broker.values import QUEUES, ROLES, TopicStats
 from fdspec.scheduler.topic import EngineStats, Ready
 
 _FIRST_TOKEN_BUCKETS_S = (
@@ -247,14 +247,15 @@ class Metrics:
         if topic is None:
             return
         waiting = GaugeMetricFamily(
-            f"{self._prefix}:topic_requests_waiting", "Requests at the broker", labels=["role"]
+            f"{self._prefix}:topic_requests_waiting", "Requests at the broker", labels=["queue"]
         )
         workers = GaugeMetricFamily(
             f"{self._prefix}:topic_workers", "Workers alive on the topic", labels=["role"]
         )
         roles = [worker.card.role for worker in topic.workers]
-        for role, count in zip(ROLES, topic.num_waiting, strict=True):
-            waiting.add_metric([role], count)
+        for queue, count in zip(QUEUES, topic.num_waiting, strict=True):
+            waiting.add_metric([queue], count)
+        for role in ROLES:
             workers.add_metric([role], roles.count(role))
         yield waiting
         yield workers

@@ -17,7 +17,7 @@ from fdspec.scheduler.broker.queue_entry import QueueEntry
 from fdspec.scheduler.broker.values import (
     MAX_DELIVERIES,
     MEMORY_S,
-    ROLES,
+    QUEUES,
     Collected,
     Emission,
     EmitOutcome,
@@ -25,8 +25,8 @@ from fdspec.scheduler.broker.values import (
     Lease,
     LeaseRef,
     LeaseState,
+    Queue,
     Result,
-    Role,
     Submission,
     SubmitOutcome,
     Timing,
@@ -41,7 +41,7 @@ class TopicBook:
 
     def __init__(self) -> None:
         self._entries: dict[str, QueueEntry] = {}
-        self._queues: dict[Role, list[tuple[int, int, str]]] = {role: [] for role in ROLES}
+        self._queues: dict[Queue, list[tuple[int, int, str]]] = {queue: [] for queue in QUEUES}
         self._num_arrivals = 0
         # Ended requests by id: attempt, and when to forget it.
         self._ended: dict[str, tuple[int, float]] = {}
@@ -58,12 +58,14 @@ class TopicBook:
     def submit(self, submission: Submission, now_s: float) -> SubmitOutcome:
         """See `Broker.submit`."""
         self.sweep(now_s)
-        request_id, queue = submission.request_id, self._queues[submission.role]
+        request_id = submission.request_id
         known = self._entries.get(request_id)
         last = known.submission.attempt if known else self._ended.get(request_id, (-1, 0.0))[0]
         if submission.attempt <= last:
             return SubmitOutcome.DUPLICATE
-        if submission.needs_worker and not self._serves(submission.role):
+        entry = QueueEntry(submission, self._num_arrivals + 1, now_s + submission.ttl_s)
+        queue = self._queues[entry.queue]
+        if submission.needs_worker and not self._can_serve(entry):
             return SubmitOutcome.NO_WORKER
         # A request that goes on was let in before.
         if submission.attempt == 0 and 0 < submission.max_waiting <= len(queue):
@@ -71,7 +73,6 @@ class TopicBook:
         if known is not None:
             self._remove(known)
         self._num_arrivals += 1
-        entry = QueueEntry(submission, self._num_arrivals, now_s + submission.ttl_s)
         self._entries[request_id] = entry
         self._look_at(request_id, entry.deadline_s)
         insort(queue, entry.place)
@@ -83,9 +84,8 @@ class TopicBook:
         """See `Broker.lease`."""
         self._meet(worker, timing, now_s)
         self.sweep(now_s)
-        queue = self._queues[worker.role]
         leases: list[Lease] = []
-        while num_slots > 0 and queue:
+        while num_slots > 0 and (queue := self._next_queue(worker)):
             entry = self._entries[queue.pop(0)[2]]
             entry.epoch = secrets.token_hex(16)
             entry.worker = worker.worker_id
@@ -94,7 +94,9 @@ class TopicBook:
             self._look_at(entry.submission.request_id, entry.lease_until_s)
             ref = LeaseRef(entry.submission.request_id, entry.epoch)
             payload = entry.submission.payload
-            leases.append(Lease(ref, payload, entry.progress, entry.num_deliveries))
+            offers = tuple(entry.offers.get(choice, b"") for choice in range(len(entry.ended)))
+            entry.offers = {}
+            leases.append(Lease(ref, payload, entry.progress, entry.num_deliveries, offers))
             num_slots -= entry.ended.count(False)
         return leases
 
@@ -146,7 +148,7 @@ class TopicBook:
             for worker_id, (card, _) in sorted(self._workers.items())
         )
         return TopicStats(
-            tuple(len(self._queues[role]) for role in ROLES),
+            tuple(len(self._queues[queue]) for queue in QUEUES),
             len(holders),
             len(self._frontends),
             self._num_dead_letters,
@@ -188,8 +190,18 @@ class TopicBook:
     def _meet(self, worker: WorkerCard, timing: Timing, now_s: float) -> None:
         self._workers[worker.worker_id] = (worker, now_s + timing.worker_timeout_s)
 
-    def _serves(self, role: Role) -> bool:
-        return any(card.role == role for card, _ in self._workers.values())
+    def _can_serve(self, entry: QueueEntry) -> bool:
+        alive = {card.role for card, _ in self._workers.values()}
+        needed = {"decode"} if entry.queue == "decode" else {"prefill", "decode"}
+        return "mixed" in alive or needed <= alive
+
+    def _next_queue(self, worker: WorkerCard) -> list[tuple[int, int, str]]:
+        """A queue from which a worker may take something; empty if there is none."""
+        queues: tuple[Queue, ...] = ("decode",) if worker.role == "decode" else ("prefill",)
+        if worker.role == "mixed":
+            has_decoder = any(card.role == "decode" for card, _ in self._workers.values())
+            queues = ("prefill",) if has_decoder else ("decode", "prefill")
+        return next((self._queues[queue] for queue in queues if self._queues[queue]), [])
 
     def _held(self, ref: LeaseRef) -> QueueEntry | None:
         entry = self._entries.get(ref.request_id)
@@ -204,7 +216,8 @@ class TopicBook:
             return EmitOutcome.CANCELLED
         tokens = entry.tokens[emission.choice]
         is_old = emission.index + len(emission.tokens) <= len(tokens)
-        if entry.ended[emission.choice] or (is_old and not emission.is_last):
+        has_more = emission.is_last or bool(emission.offer)
+        if entry.ended[emission.choice] or (is_old and not has_more):
             return EmitOutcome.DUPLICATE
         if emission.index != len(tokens):
             # The broker has lost tokens that this worker emitted: another one starts from here.
@@ -212,11 +225,19 @@ class TopicBook:
             return EmitOutcome.FENCED
         tokens += emission.tokens
         entry.ended[emission.choice] = emission.is_last
-        entry.num_deliveries = 0
-        attempt = entry.submission.attempt
-        self._post(entry, Result(emission.ref.request_id, attempt, emission.payload))
+        if emission.tokens or emission.is_last:
+            entry.num_deliveries = 0
+        if emission.offer:
+            entry.offers[emission.choice] = emission.offer
+        if emission.payload:
+            attempt = entry.submission.attempt
+            self._post(entry, Result(emission.ref.request_id, attempt, emission.payload))
         if all(entry.ended):
             self._end(entry, now_s)
+        elif entry.is_handed_over:
+            if not emission.tokens and not emission.is_last:
+                entry.num_deliveries = max(entry.num_deliveries - 1, 0)
+            self._wait_in(entry, "decode")
         return EmitOutcome.ACCEPTED
 
     def _give_back(self, entry: QueueEntry, is_fault: bool, now_s: float) -> None:
@@ -226,10 +247,16 @@ class TopicBook:
             self._num_dead_letters += 1
             self._fail(entry, FailureCode.DEAD_LETTER, now_s)
         else:
-            entry.epoch, entry.worker = None, ""
             if not is_fault:
                 entry.num_deliveries = max(entry.num_deliveries - 1, 0)
-            insort(self._queues[entry.submission.role], entry.place)
+            # What some choices were handed over for is worth nothing without the others.
+            entry.offers = {}
+            self._wait_in(entry, entry.start_queue)
+
+    def _wait_in(self, entry: QueueEntry, queue: Queue) -> None:
+        """End the lease of a request, and let it wait for another one."""
+        entry.epoch, entry.worker, entry.queue = None, "", queue
+        insort(self._queues[queue], entry.place)
 
     def _cancel(self, entry: QueueEntry, now_s: float) -> None:
         entry.is_cancelled = True
@@ -272,5 +299,5 @@ class TopicBook:
     def _remove(self, entry: QueueEntry) -> None:
         del self._entries[entry.submission.request_id]
         if entry.epoch is None:
-            self._queues[entry.submission.role].remove(entry.place)
+            self._queues[entry.queue].remove(entry.place)
         entry.epoch = None

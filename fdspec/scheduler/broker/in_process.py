@@ -89,6 +89,7 @@ class InProcessBroker:
         """See `Broker.emit`."""
         for emission in emissions:
             check_payload(emission.payload)
+            check_payload(emission.offer)
         return self._call(lambda book, now_s: book.emit(emissions, now_s))
 
     def nack(self, leases: Sequence[LeaseRef], *, is_fault: bool = False) -> None:

@@ -95,7 +95,7 @@ class RedisBroker:
             submission.payload,
             submission.num_choices,
             submission.attempt,
-            submission.role,
+            submission.decode_below,
             submission.priority,
             _ms(submission.ttl_s),
             submission.max_waiting,
@@ -109,8 +109,10 @@ class RedisBroker:
         leases = self._lease(worker, num_slots)
         if not leases and wait_s > 0 and num_slots > 0:
             with self._translated():
+                # A mixed worker, which may stand in for decode workers, must not take their bell.
+                queue = "decode" if worker.role == "decode" else "prefill"
                 rung: Any = self._client.blpop(
-                    [f"{self._prefix}bell:{worker.role}"], timeout=min(wait_s, MAX_WAIT_S)
+                    [f"{self._prefix}bell:{queue}"], timeout=min(wait_s, MAX_WAIT_S)
                 )
             if rung is not None:
                 leases = self._lease(worker, num_slots)
@@ -126,6 +128,7 @@ class RedisBroker:
         arguments: list[Any] = []
         for emission in emissions:
             check_payload(emission.payload)
+            check_payload(emission.offer)
             arguments += (
                 emission.ref.request_id,
                 emission.ref.epoch,
@@ -134,6 +137,7 @@ class RedisBroker:
                 _pack(emission.tokens),
                 int(emission.is_last),
                 emission.payload,
+                emission.offer,
             )
         outcomes: list[bytes] = self._call("emit", *arguments)
         return [EmitOutcome(outcome.decode()) for outcome in outcomes]
@@ -179,10 +183,11 @@ class RedisBroker:
             Lease(
                 LeaseRef(request_id.decode(), epoch.decode()),
                 payload,
-                tuple(map(_unpack, emitted)),
+                tuple(map(_unpack, choices[::2])),
                 delivery,
+                tuple(choices[1::2]),
             )
-            for request_id, epoch, payload, delivery, *emitted in answer
+            for request_id, epoch, payload, delivery, *choices in answer
         ]
 
     def _sign_of_life(self, worker: WorkerCard) -> tuple[Any, ...]:

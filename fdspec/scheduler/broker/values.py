@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What frontends, workers and the broker of a topic say to each other. Frozen and plain.
 
-A *request* waits in the queue of a *role* until a *worker* leases it; the worker's *emissions* go
-to the *frontend* that submitted it. The broker looks into no payload.
+A *request* waits in a *queue* until a *worker* leases it; the worker's *emissions* go to the
+*frontend* that submitted it. Where prefill and decode are apart, a worker that has computed the
+prompt emits the first tokens with *offers* of its KV cache, and the request waits in the queue
+`decode` then. The broker looks into no payload and no offer.
 """
 
 from __future__ import annotations
@@ -13,6 +15,12 @@ from typing import Literal
 
 Role = Literal["mixed", "prefill", "decode"]
 ROLES: tuple[Role, ...] = ("mixed", "prefill", "decode")
+Queue = Literal["prefill", "decode"]
+QUEUES: tuple[Queue, ...] = ("prefill", "decode")
+"""What a request waits for: that somebody computes its prompt, or that it goes on after that.
+
+Workers of the role `mixed` serve `prefill`, and `decode` too while no decode worker is alive.
+"""
 MAX_DELIVERIES = 3
 """So many leases in a row may end without a new token; then the request is given up."""
 MEMORY_S = 60.0
@@ -55,11 +63,12 @@ class Submission:
         num_choices: how many sequences it has, at least 1.
         attempt: 0 first. A higher one replaces what the broker has of the request: the frontend
             says that it has seen `emitted` and nothing else.
-        role: whose queue it enters.
+        decode_below: while none of its open choices has so many output tokens, the request is short
+            enough for decode workers to compute its prompt themselves; 0: it never is.
         priority: smaller is leased first; ties by arrival. 32 bits.
         ttl_s: time from now until it is given up, by the broker's clock.
         max_waiting: refused if so many requests wait in the queue; 0 is no limit.
-        needs_worker: refused if no worker of the role is alive.
+        needs_worker: refused if the workers that are alive cannot bring it to its end.
         emitted: what the frontend has of each choice; empty is nothing.
     """
 
@@ -68,7 +77,7 @@ class Submission:
     payload: bytes
     num_choices: int = 1
     attempt: int = 0
-    role: Role = "mixed"
+    decode_below: int = 0
     priority: int = 0
     ttl_s: float = 900.0
     max_waiting: int = 0
@@ -107,12 +116,15 @@ class Lease:
         payload: of the submission.
         emitted: what each choice has yielded elsewhere; the worker goes on from there.
         delivery: 1 for the first lease since the last new token.
+        offers: of each choice that was handed over; empty bytes for one that was not. Whoever
+            leases the request next does not get them again.
     """
 
     ref: LeaseRef
     payload: bytes
     emitted: tuple[Progress, ...]
     delivery: int
+    offers: tuple[bytes, ...] = ()
 
 
 class LeaseState(Enum):
@@ -133,7 +145,10 @@ class Emission:
         index: output index of tokens[0].
         tokens: may be empty at the end.
         is_last: True if the choice ends.
-        payload: for the frontend.
+        payload: for the frontend; empty if there is nothing to tell it.
+        offer: what whoever decodes this choice needs; empty if the worker goes on with it. When
+            every choice that has not ended has an offer, the lease ends and the request waits in
+            the queue `decode`.
     """
 
     ref: LeaseRef
@@ -142,6 +157,7 @@ class Emission:
     tokens: tuple[int, ...]
     is_last: bool
     payload: bytes
+    offer: bytes = b""
 
 
 class EmitOutcome(Enum):
@@ -202,7 +218,7 @@ class WorkerCard:
 
     Attributes:
         worker_id: new for each start.
-        role: whose queue it serves.
+        role: what it computes, and so which queues it serves.
         name: host and process, for people.
         num_slots: sequences that it can compute at once.
         num_running: sequences that hold blocks.
@@ -210,6 +226,7 @@ class WorkerCard:
         num_blocks: KV blocks of its pool.
         num_free_blocks: of those, how many can be given out.
         details: what it serves, for frontends; opaque here.
+        endpoints: ways to its KV cache, for people.
     """
 
     worker_id: str
@@ -221,6 +238,7 @@ class WorkerCard:
     num_blocks: int = 0
     num_free_blocks: int = 0
     details: bytes = b""
+    endpoints: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +259,7 @@ class TopicStats:
     """The topic now.
 
     Attributes:
-        num_waiting: requests in the queue of each role of ROLES.
+        num_waiting: requests in each queue of QUEUES.
         num_leased: requests in workers' hands.
         num_frontends: frontends that collect.
         num_dead_letters: requests given up after MAX_DELIVERIES, as far as they are remembered.
@@ -253,3 +271,12 @@ class TopicStats:
     num_frontends: int
     num_dead_letters: int
     workers: tuple[WorkerState, ...]
+
+    def missing_roles(self) -> tuple[Role, ...]:
+        """Roles of which one more worker would have to live for requests to come to an end."""
+        alive = {worker.card.role for worker in self.workers}
+        if "mixed" in alive:
+            return ()
+        if not alive:
+            return ("mixed",)
+        return tuple(role for role in ("prefill", "decode") if role not in alive)

@@ -28,7 +28,7 @@ from fdspec.scheduler.broker.values import (
     WorkerCard,
 )
 
-VERSION = 1
+VERSION = 2
 MAX_MESSAGE_BYTES = 4 * MAX_PAYLOAD_BYTES
 OK, WRONG = b"ok", b"wrong"
 _HEADER = struct.Struct("<BQ")

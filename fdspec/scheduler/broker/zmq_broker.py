@@ -103,6 +103,7 @@ class ZmqBroker:
         """See `Broker.emit`."""
         for emission in emissions:
             check_payload(emission.payload)
+            check_payload(emission.offer)
         outcomes: list[EmitOutcome] = self._call("emit", tuple(emissions))
         return outcomes
 

@@ -177,7 +177,10 @@ class BrokerTopicClient(TopicClient):
                 "try again later"
             )
         if outcome is SubmitOutcome.NO_WORKER:
-            raise NoWorker("no worker is alive on this topic; try again later")
+            raise NoWorker(
+                "no worker is alive on this topic that would take the request to its end (a mixed "
+                "one, or one of prefill and one of decode); try again later"
+            )
 
     # -- in the event loop ------------------------------------------------------------------------
 

@@ -165,7 +165,12 @@ class BrokerEngineTopic:
             self._server.close()
 
     def _start(self, ready: Ready) -> None:
-        self._card = replace(self._card, num_slots=ready.max_num_seqs, details=encode(ready))
+        self._card = replace(
+            self._card,
+            num_slots=ready.max_num_seqs,
+            details=encode(ready),
+            endpoints=ready.kv_endpoints,
+        )
         self._held = HeldRequests(ready.max_num_seqs)
         for name, work in (("leases", self._lease_all), ("emissions", self._send_all)):
             thread = threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
@@ -221,10 +226,11 @@ class BrokerEngineTopic:
             logger.error("%r is not a request", lease.ref.request_id)
             return False
         emitted = lease.emitted if any(tokens != () for tokens in lease.emitted) else ()
-        if emitted:
+        offers = lease.offers if any(lease.offers) else ()
+        if emitted and not offers:
             logger.info("going on with a request after %s tokens", _counts(emitted))
         self._held.add(lease)
-        self._command(replace(submit, request_id=lease.ref.epoch, emitted=emitted))
+        self._command(replace(submit, request_id=lease.ref.epoch, emitted=emitted, offers=offers))
         return True
 
     # -- emitting and renewing --------------------------------------------------------------------
@@ -263,7 +269,7 @@ class BrokerEngineTopic:
             ref = self._held.get(event.request_id)
             if ref is not None:
                 emission = _emission(event, ref)
-                num_bytes += len(emission.payload)
+                num_bytes += len(emission.payload) + len(emission.offer)
                 if emissions and num_bytes > MAX_PAYLOAD_BYTES:
                     break
                 emissions.append(emission)
@@ -275,8 +281,8 @@ class BrokerEngineTopic:
         for emission, outcome in zip(emissions, outcomes, strict=True):
             if outcome in (EmitOutcome.FENCED, EmitOutcome.CANCELLED):
                 self._drop(emission.ref.epoch, outcome.value)
-            elif emission.is_last:
-                self._held.forget_ended(emission.ref.epoch)
+            elif emission.is_last or emission.offer:
+                self._held.note_delivery(emission.ref.epoch, emission.choice)
 
     def _renew(self, broker: Broker) -> None:
         if time.monotonic() - self._last_poll_s > max(_MAX_STEP_S, self._timing.lease_s):
@@ -302,7 +308,10 @@ class BrokerEngineTopic:
 
 def _emission(event: TokenEvent, ref: LeaseRef) -> Emission:
     """An event as the topic carries it, under the request's own id."""
-    payload = encode((event._replace(request_id=ref.request_id),))
+    is_last = event.finish not in (None, FinishReason.HANDOFF)
+    offer = event.offer
+    told = event._replace(request_id=ref.request_id, offer=b"")
+    payload = encode((told if is_last else told._replace(finish=None),))
     if len(payload) > MAX_PAYLOAD_BYTES:
         error = (
             f"{len(payload)} bytes of logprobs are more than the scheduler topic carries "
@@ -311,9 +320,8 @@ def _emission(event: TokenEvent, ref: LeaseRef) -> Emission:
         event = TokenEvent(
             ref.request_id, event.choice, event.index, (), finish=FinishReason.ERROR, error=error
         )
-        payload = encode((event,))
-    is_last = event.finish is not None
-    return Emission(ref, event.choice, event.index, event.tokens, is_last, payload)
+        payload, is_last, offer = encode((event,)), True, b""
+    return Emission(ref, event.choice, event.index, event.tokens, is_last, payload, offer)
 
 
 def _counts(emitted: Sequence[tuple[int, ...] | None]) -> str:

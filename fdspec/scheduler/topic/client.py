@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from fdspec.core import Abort, ClearCache, Command, EngineDead, FdspecError, Submit, TokenEvent
-from fdspec.scheduler.broker.values import ROLES, TopicStats, WorkerCard, WorkerState
+from fdspec.scheduler.broker.values import QUEUES, TopicStats, WorkerCard, WorkerState
 from fdspec.scheduler.topic.in_process import InProcessTopic
 from fdspec.scheduler.topic.messages import EngineMessage, EngineStats, Fatal, Ready
 
@@ -174,7 +174,7 @@ class TopicClient(ABC):
             num_free_blocks=stats.num_free_blocks,
         )
         workers = () if self.death is not None else (WorkerState(card, self.num_requests),)
-        return TopicStats((0,) * len(ROLES), self.num_requests, 1, 0, workers)
+        return TopicStats((0,) * len(QUEUES), self.num_requests, 1, 0, workers)
 
     def release(self, stream: EventStream) -> None:
         """Forget a stream; the engine is told to abort what has not ended. Idempotent."""

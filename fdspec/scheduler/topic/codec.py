@@ -13,7 +13,7 @@ import msgspec
 from fdspec.core import Abort, ClearCache, Command, FdspecError, Submit, TokenEvent
 from fdspec.scheduler.topic.messages import Cleared, EngineMessage, EngineStats, Fatal, Ready
 
-VERSION = 5
+VERSION = 6
 
 _Events = tuple[TokenEvent, ...]
 _KINDS: dict[type, bytes] = {

@@ -17,10 +17,17 @@ from fdspec.scheduler.broker.values import Lease, LeaseRef
 
 @dataclass(slots=True)
 class _Held:
-    """One lease; `open_choices` have not had their last event from the engine."""
+    """One lease.
+
+    Attributes:
+        ref: its name.
+        open_choices: have not had their last event from the engine.
+        undelivered: of these and others, the broker has not had it.
+    """
 
     ref: LeaseRef
     open_choices: set[int] = field(default_factory=set)
+    undelivered: set[int] = field(default_factory=set)
 
 
 class HeldRequests:
@@ -39,7 +46,7 @@ class HeldRequests:
         """Take a lease."""
         choices = {number for number, tokens in enumerate(lease.emitted) if tokens is not None}
         with self._lock:
-            self._held[lease.ref.epoch] = _Held(lease.ref, choices)
+            self._held[lease.ref.epoch] = _Held(lease.ref, choices, set(choices))
 
     def note_ends(self, events: Iterable[TokenEvent]) -> bool:
         """The engine has ended some choices, whose slots are free now; True if there are any."""
@@ -67,12 +74,14 @@ class HeldRequests:
         with self._lock:
             return [held.ref for held in self._held.values()]
 
-    def forget_ended(self, epoch: str) -> None:
-        """Forget a lease whose last event has been delivered; others stay."""
+    def note_delivery(self, epoch: str, choice: int) -> None:
+        """The broker has had the last event of a choice; the last choice's ends the lease."""
         with self._lock:
             held = self._held.get(epoch)
-            if held is not None and not held.open_choices:
-                del self._held[epoch]
+            if held is not None:
+                held.undelivered.discard(choice)
+                if not held.undelivered:
+                    del self._held[epoch]
 
     def num_free_slots(self) -> int:
         """Sequences that may be leased beside those that run. Does not modify."""

@@ -26,6 +26,7 @@ class Ready:
         num_speculative_tokens: most draft tokens a step and sequence.
         details: further facts for logs and the metric `cache_config_info`.
         speculative_methods: proposers that a request may ask for.
+        kv_endpoints: ways to the KV cache, of an engine that hands it over.
     """
 
     vocab_size: int
@@ -37,6 +38,7 @@ class Ready:
     num_speculative_tokens: int = 0
     details: tuple[tuple[str, str], ...] = ()
     speculative_methods: tuple[str, ...] = ()
+    kv_endpoints: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,13 @@ class EngineStats:
         num_accepted_tokens_total: draft tokens that were accepted and kept.
         num_prefix_queries_total: prompt tokens that were looked up in the prefix cache.
         num_prefix_hits_total: of those, tokens that were found.
+        num_handoffs_open: offers of a prefill engine that may still be read, or loads of a decode
+            engine that have not ended.
+        num_offered_total: sequences handed over to decode engines.
+        num_loaded_total: sequences taken over from prefill engines.
+        num_load_failures_total: sequences that were offered, and had to be computed here.
+        num_loaded_bytes_total: bytes of KV cache read from other engines.
+        load_ms_total: milliseconds that this took, over all sequences together.
     """
 
     num_running: int = 0
@@ -74,6 +83,12 @@ class EngineStats:
     num_accepted_tokens_total: int = 0
     num_prefix_queries_total: int = 0
     num_prefix_hits_total: int = 0
+    num_handoffs_open: int = 0
+    num_offered_total: int = 0
+    num_loaded_total: int = 0
+    num_load_failures_total: int = 0
+    num_loaded_bytes_total: int = 0
+    load_ms_total: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,14 @@ _DETAILS = (
     "verify_strategy",
     "rope",
 )
+# Of workers that hand KV caches over.
+_CACHE_DETAILS = (
+    "kv_numerics",
+    "kv_num_layers",
+    "kv_num_kv_heads",
+    "kv_head_dim",
+    "kv_block_size",
+)
 
 
 def check_same_model(mine: Ready, other: WorkerCard) -> None:
@@ -38,6 +46,9 @@ def check_same_model(mine: Ready, other: WorkerCard) -> None:
     my_details, their_details = dict(mine.details), dict(theirs.details)
     for name in _DETAILS:
         facts[name] = (my_details.get(name), their_details.get(name))
+    for name in _CACHE_DETAILS:
+        if name in my_details and name in their_details:
+            facts[name.removeprefix("kv_")] = (my_details[name], their_details[name])
     for name, (my_value, their_value) in facts.items():
         if my_value != their_value:
             raise ConfigError(

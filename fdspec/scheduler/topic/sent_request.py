@@ -23,12 +23,15 @@ class Terms:
     Attributes:
         ttl_s: time from submission until a request is given up.
         max_waiting: requests in the queue from which on the broker refuses; 0 is no limit.
-        needs_worker: True refuses requests while no worker is alive.
+        needs_worker: True refuses requests while workers that they need are not alive.
+        decode_prefill_tokens: prompts of at most so many tokens, and what has been emitted since,
+            are computed by decode workers.
     """
 
     ttl_s: float = 900.0
     max_waiting: int = 0
     needs_worker: bool = False
+    decode_prefill_tokens: int = 0
 
 
 class Arrival(Enum):
@@ -74,6 +77,7 @@ class SentRequest:
             encode(command),
             command.params.n,
             self.attempt,
+            decode_below=max(terms.decode_prefill_tokens - len(command.prompt) + 1, 0),
             priority=command.priority,
             ttl_s=max(self.deadline_s - time.monotonic(), 0.0),
             max_waiting=terms.max_waiting,

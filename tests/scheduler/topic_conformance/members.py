@@ -64,10 +64,16 @@ class Worker:
         return self.broker.renew(self.card, refs)
 
     def emit(
-        self, ref: LeaseRef, index: int, *tokens: int, last: bool = False, choice: int = 0
+        self,
+        ref: LeaseRef,
+        index: int,
+        *tokens: int,
+        last: bool = False,
+        choice: int = 0,
+        offer: bytes = b"",
     ) -> EmitOutcome:
         payload = f"{choice}:{index}:{tokens}".encode()
-        (outcome,) = self.broker.emit([Emission(ref, choice, index, tokens, last, payload)])
+        (outcome,) = self.broker.emit([Emission(ref, choice, index, tokens, last, payload, offer)])
         return outcome
 
 

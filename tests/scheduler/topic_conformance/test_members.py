@@ -180,7 +180,7 @@ def test_topics_do_not_see_each_other(topic, service):
     other = service.connect(f"{topic.name}.x")
     near[0].submit("a")
     assert other.lease(near[1].card, 5) == []
-    assert other.stats().num_waiting == (0, 0, 0)
+    assert other.stats().num_waiting == (0, 0)
     ref = near[1].one().ref
     assert other.renew(near[1].card, [ref]) == [LeaseState.LOST]
     other.cancel("a")
@@ -198,14 +198,15 @@ def test_statistics(topic):
     v = topic.worker("v", role="decode")
     for name in "abcd":
         frontend.submit(name)
-    frontend.submit("e", role="prefill")
-    w.lease(3)
+    frontend.submit("e", decode_below=1)
+    frontend.submit("f", decode_below=1)
     v.lease(1)
+    w.lease(3)
     stats = w.broker.stats()
-    assert stats.num_waiting == (1, 1, 0)
-    assert (stats.num_leased, stats.num_frontends, stats.num_dead_letters) == (3, 2, 0)
+    assert stats.num_waiting == (1, 1)
+    assert (stats.num_leased, stats.num_frontends, stats.num_dead_letters) == (4, 2, 0)
     assert [(worker.card, worker.num_leased) for worker in stats.workers] == [
-        (v.card, 0),
+        (v.card, 1),
         (w.card, 3),
     ]
 

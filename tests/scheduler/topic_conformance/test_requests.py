@@ -36,7 +36,7 @@ def test_a_request_goes_to_a_worker_and_its_tokens_come_back(topic):
     assert frontend.collect() == ()
     assert worker.renew(lease.ref) == [LeaseState.LOST], "it has ended"
     stats = worker.broker.stats()
-    assert (stats.num_waiting, stats.num_leased) == ((0, 0, 0), 0)
+    assert (stats.num_waiting, stats.num_leased) == ((0, 0), 0)
 
 
 def test_many_emissions_in_one_call(topic):
@@ -74,16 +74,6 @@ def test_slots_are_counted_in_choices(topic):
     assert [lease.ref.request_id for lease in worker.lease(2)] == ["c"], "the last one may exceed"
     assert worker.lease(0) == []
     assert [lease.ref.request_id for lease in worker.lease(1)] == ["d"]
-
-
-@pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_each_role_has_its_queue(topic, role):
-    frontend = topic.frontend()
-    mixed, other = topic.worker("m"), topic.worker("o", role=role)
-    frontend.submit("a", role=role)
-    frontend.submit("b")
-    assert [lease.ref.request_id for lease in mixed.lease(5)] == ["b"]
-    assert [lease.ref.request_id for lease in other.lease(5)] == ["a"]
 
 
 def test_submitting_again_changes_nothing(topic):
@@ -227,15 +217,6 @@ def test_a_full_queue_refuses(topic):
     assert frontend.submit("a", max_waiting=1, attempt=1) is QUEUED, "it was let in before"
     worker.lease(2)
     assert frontend.submit("c", max_waiting=2) is QUEUED
-
-
-def test_without_a_worker_a_request_may_be_refused(topic):
-    frontend = topic.frontend()
-    assert frontend.submit("a", needs_worker=True) is SubmitOutcome.NO_WORKER
-    topic.worker("p", role="prefill").lease(0)
-    assert frontend.submit("a", needs_worker=True) is SubmitOutcome.NO_WORKER
-    topic.worker("m").lease(0)
-    assert frontend.submit("a", needs_worker=True) is QUEUED
 
 
 IDS = [

@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Take waiting requests.
 -- ARGV: worker, role, card, lease_ms, timeout_ms, num_slots, nonce (random, for the epochs).
--- Returns for each: request, epoch, payload, deliveries, then each choice's tokens or false.
+-- Returns for each: request, epoch, payload, deliveries, then each choice's tokens (or false) and
+-- offer.
 local worker, role, slots = ARGV[1], ARGV[2], tonumber(ARGV[6])
 meet(worker, role, ARGV[3], tonumber(ARGV[5]))
 sweep()
@@ -15,19 +16,32 @@ local function take(request, payload, num_choices)
   redis.call('SADD', key('l', worker), request)
   local lease = {request, epoch, payload, redis.call('HINCRBY', m, 'deliveries', 1)}
   for choice = 0, num_choices - 1 do
-    if redis.call('HEXISTS', m, 'e' .. choice) == 1 then
-      lease[5 + choice] = false
-    else
-      lease[5 + choice] = redis.call('GET', key('t', choice .. ':' .. request)) or ''
+    local tokens = false
+    if redis.call('HEXISTS', m, 'e' .. choice) == 0 then
+      tokens = redis.call('GET', key('t', choice .. ':' .. request)) or ''
     end
+    lease[5 + 2 * choice] = tokens
+    lease[6 + 2 * choice] = redis.call('HGET', m, 'o' .. choice) or ''
+    redis.call('HDEL', m, 'o' .. choice)
   end
   leases[#leases + 1] = lease
 end
 
+local queues = {role == 'decode' and 'decode' or 'prefill'}
+if role == 'mixed' and not is_alive('decode') then queues = {'decode', 'prefill'} end
+
+-- The first of the waiting requests that this worker may take, and its queue.
+local function first()
+  for _, queue in ipairs(queues) do
+    local place = redis.call('ZRANGE', key('q', queue), 0, 0)[1]
+    if place then return place, queue end
+  end
+end
+
 while slots > 0 do
-  local place = redis.call('ZRANGE', key('q', role), 0, 0)[1]
+  local place, queue = first()
   if not place then break end
-  redis.call('ZREM', key('q', role), place)
+  redis.call('ZREM', key('q', queue), place)
   local request = string.sub(place, 17)
   local f = redis.call('HMGET', key('m', request), 'payload', 'n', 'open')
   -- A server that drops keys may have dropped this one; then nobody can serve the request.
