@@ -35,7 +35,7 @@ ALLOWED = {
     "scheduler": {"core", "config", "kv", "scheduler.topic", "utils"},
     "worker": {"core", "config", "models", "layers", "ops", "kv", "utils"},
     "transfer": {"core", "utils"},
-    "training": {"core", "config", "models", "ops", "utils"},
+    "training": {"core", "layers", "models", "ops", "tokenizer", "utils"},
     "engine": {
         *("core", "config", "tokenizer", "ops", "layers", "models", "kv", "spec_decode"),
         *(
@@ -50,7 +50,7 @@ ALLOWED = {
     },
     "entrypoints": {
         *("engine.build", "scheduler.broker", "scheduler.topic", "tokenizer", "config", "core"),
-        *("utils", "version"),
+        *("models", "ops", "training", "utils", "version"),
     },
     "": {"core", "entrypoints", "version"},
 }
