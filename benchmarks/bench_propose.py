@@ -32,6 +32,7 @@ from benchmarks.report import (
 )
 from fdspec.core import DraftContext
 from fdspec.core.protocols import Proposer
+from fdspec.spec_decode.lookahead import LookaheadProposer
 from fdspec.spec_decode.memory import MemoryProposer
 from fdspec.spec_decode.ngram import NgramProposer
 from fdspec.spec_decode.suffix import SuffixProposer
@@ -42,6 +43,7 @@ METHODS: dict[str, Callable[[], Proposer]] = {
     "ngram": lambda: NgramProposer(MAX_DRAFT),
     "suffix": lambda: SuffixProposer(MAX_DRAFT),
     "memory": lambda: MemoryProposer(MAX_DRAFT),
+    "lookahead": lambda: LookaheadProposer(),
 }
 
 

@@ -32,6 +32,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "ngram": {"method": "ngram"},
     "suffix": {"method": "suffix"},
     "memory": {"method": "memory"},
+    "lookahead": {"method": "lookahead"},
     "hybrid": {"method": "hybrid", "proposers": [{"method": "suffix"}, {"method": "memory"}]},
     "prediction": {"method": "prediction"},
 }

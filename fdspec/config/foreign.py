@@ -28,7 +28,6 @@ _OWN_LAYERS = "fdspec runs its own layers"
 _NO_REMOTE_CODE = "no code of a checkpoint is ever run"
 _SWAP = "swap_space, and what is quicker, decide what becomes of a preempted sequence"
 _STRUCTURED = "there is no structured output; a request that asks for it is refused"
-_NO_LOOKAHEAD = "there is no lookahead decoding in this version"
 _NO_DRAFTING_MODEL = "there are no drafting models in this version"
 
 
@@ -311,7 +310,6 @@ def _speculative_keys() -> dict[str, ForeignKey]:
         "plugin_type": _same(f"{SPECULATIVE}.method"),
         "decoding_length": _same(f"{SPECULATIVE}.num_speculative_tokens"),
         "dynamic_algo": _same(f"{SPECULATIVE}.adaptive_draft_length"),
-        **_each("level window guess_set_size", _warn(_NO_LOOKAHEAD)),
         # vLLM
         "model": _same(f"{SPECULATIVE}.method", _model_as_method, _NO_DRAFTING_MODEL),
         "prompt_lookup_max": _same(f"{SPECULATIVE}.max_ngram_size"),

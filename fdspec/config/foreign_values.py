@@ -13,11 +13,13 @@ METHOD_ALIASES = {
     "prompt_lookup": "ngram",
     "[ngram]": "ngram",
     "memory_decoding": "memory",
+    "la": "lookahead",
+    "lookahead_decoding": "lookahead",
     "suffix_decoding": "suffix",
 }
 UNAVAILABLE_METHODS = (
     *("mtp", "deepseek_mtp", "ernie_mtp", "qwen3_next_mtp", "draft_model", "eagle"),
-    *("eagle3", "medusa", "mlp_speculator", "lookahead", "la"),
+    *("eagle3", "medusa", "mlp_speculator"),
 )
 VALUE_ALIASES = {
     "kv_cache_dtype": {

@@ -22,11 +22,15 @@ MAX_SPECULATIVE_TOKENS = 511
 DEFAULT_TOKENS = {"ngram": 5, "suffix": 16, "memory": 16, "prediction": 16}
 """num_speculative_tokens of the methods that draft by themselves."""
 
-METHODS = (*DEFAULT_TOKENS, "hybrid", "naive")
+METHODS = (*DEFAULT_TOKENS, "lookahead", "hybrid", "naive")
 _PLUGIN_TOKENS = 5
+_LOOKAHEAD_ROWS = "(level - 1) * (window + guess_set_size)"
 
 # What a member of a hybrid decides by itself; everything else belongs to the whole.
-_MEMBER_KEYS = ("method", "num_speculative_tokens", "max_ngram_size", "min_ngram_size")
+_MEMBER_KEYS = (
+    *("method", "num_speculative_tokens", "max_ngram_size", "min_ngram_size"),
+    *("level", "window", "guess_set_size"),
+)
 _MEMBER_PREFIXES = ("suffix_decoding_", "draft_cache_", "memory_", "plugin_")
 
 
@@ -43,7 +47,8 @@ class SpeculativeConfig:
         help="Who drafts: ngram copies what followed the latest tokens earlier in the prompt or "
         "the output; suffix what most often followed them there or in earlier answers; memory "
         "drafts a tree of what followed them in any prompt or answer; prediction drafts from the "
-        "`prediction` of a request (which the other methods do as well); hybrid joins several "
+        "`prediction` of a request (which the other methods do as well); lookahead n-grams that "
+        "the model itself let fall in a window of guesses beside the draft; hybrid joins several "
         "`proposers`; naive drafts nothing and runs the same path (a baseline). Or the name of an "
         "installed plug-in.",
     )
@@ -52,7 +57,8 @@ class SpeculativeConfig:
         minimum=0,
         maximum=MAX_SPECULATIVE_TOKENS,
         help="Most draft tokens for one sequence in one step; of a tree, all its tokens. Default: "
-        "5 for ngram, 16 for suffix, memory and prediction, the most of its members for hybrid.",
+        "5 for ngram, 16 for suffix, memory and prediction, (level - 1) * (window + "
+        "guess_set_size) for lookahead, the most of its members for hybrid.",
     )
     max_draft_rows: int | None = option(
         None,
@@ -103,6 +109,19 @@ class SpeculativeConfig:
         help="memory: file in which the remembered texts are kept while the server is down. It is "
         "read at the start and written at the end; it holds what users wrote, readable by the "
         "server's user only.",
+    )
+    level: int = option(4, minimum=3, maximum=16, help="lookahead: N, the length of its n-grams.")
+    window: int = option(
+        5,
+        minimum=1,
+        maximum=16,
+        help="lookahead: W, columns of the window of N - 1 levels in which n-grams form.",
+    )
+    guess_set_size: int = option(
+        5,
+        minimum=1,
+        maximum=16,
+        help="lookahead: G, n-grams that are kept, and drafted, for each first token.",
     )
     proposers: tuple[SpeculativeConfig, ...] = option(
         (),
@@ -159,7 +178,8 @@ class SpeculativeConfig:
             raise Contradiction(
                 ("max_draft_rows", "num_speculative_tokens"),
                 f"max_draft_rows ({self.max_draft_rows}) must be at least num_speculative_tokens "
-                f"({self.num_speculative_tokens})",
+                f"({self.num_speculative_tokens})"
+                + (f", which is {_LOOKAHEAD_ROWS}" if self.method == "lookahead" else ""),
             )
         if self.min_ngram_size > self.max_ngram_size:
             raise Contradiction(
@@ -171,6 +191,8 @@ class SpeculativeConfig:
     def _default_tokens(self) -> int:
         if self.proposers:
             return max(member.num_speculative_tokens for member in self.proposers)
+        if self.method == "lookahead":
+            return (self.level - 1) * (self.window + self.guess_set_size)
         return DEFAULT_TOKENS.get(self.method, _PLUGIN_TOKENS)
 
     def _check_proposers(self) -> None:

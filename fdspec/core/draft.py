@@ -27,6 +27,7 @@ class DraftContext(NamedTuple):
         max_draft: most draft tokens that can be used; 0 means none.
         params: of the request: which proposer it asks for, what it predicts.
         cache_salt: what is learned from a sequence is used for others of the same one only.
+        max_probes: probes (see Draft) that may be added to max_draft tokens.
     """
 
     sequence_id: SequenceId
@@ -35,6 +36,7 @@ class DraftContext(NamedTuple):
     max_draft: int
     params: SamplingParams = _PLAIN
     cache_salt: str = ""
+    max_probes: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +49,8 @@ class Draft:
         parents: [n] int32, index of the parent in this draft; -1 is the last committed token.
         source: name of the proposer, for metrics.
         sources: the same for each token where they come from several; None if all are of `source`.
+        num_probes: how many tokens at the end are probes: verified like the others, but there for
+            what the model says after them. They count as drafted only where they are accepted.
     """
 
     sequence_id: SequenceId
@@ -54,6 +58,7 @@ class Draft:
     parents: NDArray[np.int32]
     source: str
     sources: tuple[str, ...] | None = None
+    num_probes: int = 0
 
     @classmethod
     def chain(
@@ -71,13 +76,31 @@ class Draft:
         """True if every token's parent is the one before it."""
         return bool(np.array_equal(self.parents, np.arange(-1, len(self) - 1)))
 
+    @property
+    def num_guesses(self) -> int:
+        """Tokens before the probes."""
+        return max(len(self.tokens) - self.num_probes, 0)
+
+    def counted(self, kept: Sequence[int]) -> list[int]:
+        """Indices of the tokens that count as drafted: guesses, and probes that were accepted.
+
+        Args:
+            kept: indices of the accepted tokens, in path order.
+        """
+        first_probe = self.num_guesses
+        return [*range(first_probe), *(index for index in kept if index >= first_probe)]
+
     def cut(self, length: int) -> Draft:
         """The first `length` tokens; always a valid draft, because parents come first."""
         if length >= len(self):
             return self
-        sources = None if self.sources is None else self.sources[:length]
         return Draft(
-            self.sequence_id, self.tokens[:length], self.parents[:length], self.source, sources
+            self.sequence_id,
+            self.tokens[:length],
+            self.parents[:length],
+            self.source,
+            None if self.sources is None else self.sources[:length],
+            max(self.num_probes - (len(self) - length), 0),
         )
 
 

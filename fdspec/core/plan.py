@@ -153,7 +153,7 @@ class Verdict(NamedTuple):
         tokens: new output tokens: accepted drafts, then the recovered or bonus token, cut at the
             first stop.
         kept: indices into the draft of the accepted tokens that were kept, in path order.
-        num_drafted: draft tokens that were verified.
+        num_drafted: draft tokens that were verified, but for probes that were not accepted.
         logprobs: one for each token if requested.
         prompt_logprobs: for the prompt rows of this step if requested; entry i belongs to the token
             at position start + 1 + i.

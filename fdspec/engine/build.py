@@ -38,7 +38,7 @@ from fdspec.scheduler.batch import BatchScheduler
 from fdspec.scheduler.prompt_rows import PrefillLimits
 from fdspec.scheduler.swapping import Swapping
 from fdspec.scheduler.topic import EngineTopic, Ready
-from fdspec.spec_decode.registry import build_proposer
+from fdspec.spec_decode.registry import build_proposer, check_snapshots
 from fdspec.spec_decode.step_costs import TYPICAL_COSTS, StepCosts
 from fdspec.spec_decode.verifier import SpeculativeVerifier
 from fdspec.tokenizer import TokenTable, load_token_table
@@ -97,6 +97,7 @@ def build_engine(config: EngineConfig, topic: EngineTopic) -> BuiltEngine:
         CheckpointError: the model's files cannot be used.
     """
     _check_kernels()
+    check_snapshots(config.speculative)
     config = with_local_model(config)
     if config.device.num_threads is not None:
         set_num_threads(config.device.num_threads)
@@ -168,6 +169,7 @@ def _assemble(
     drafting = build_proposer(
         config.speculative,
         vocab_size=model.config.vocab_size,
+        eos_ids=(*tokens.eos_ids, *model.config.eos_ids),
         costs=_step_costs(config, runner, size),
     )
     identity = _identity(config, model)

@@ -51,6 +51,7 @@ def usable_prefix(draft: Draft, max_tokens: int, vocab_size: int) -> Draft | Non
         np.array(parents[:length], np.int32),
         draft.source,
         sources,
+        max(draft.num_probes - (len(tokens) - length), 0),
     )
 
 

@@ -12,8 +12,8 @@ from fdspec.core.draft import depths
 def draft_stats(draft: Draft, verdict: Verdict) -> DraftStats | None:
     """Counts of the draft tokens that count; None if there are none.
 
-    Behind a stop nothing counts: of a draft that was cut short by one, only the tokens up to the
-    depth of the last accepted one do.
+    Probes count where they were accepted. Behind a stop nothing counts: of a draft that was cut
+    short by one, only the tokens up to the depth of the last accepted one do.
 
     Args:
         draft: the rows that were verified.
@@ -22,13 +22,12 @@ def draft_stats(draft: Draft, verdict: Verdict) -> DraftStats | None:
     if verdict.num_drafted == 0:
         return None
     num_drafted, num_accepted = verdict.num_drafted, len(verdict.kept)
-    if draft.sources is None and draft.is_chain:
+    if draft.sources is None and not draft.num_probes and draft.is_chain:
         return DraftStats(num_drafted, num_accepted, draft.source)
     levels = depths(draft.parents.tolist())
-    if num_drafted < len(draft):
-        counted = [index for index, level in enumerate(levels) if level <= num_accepted]
-    else:
-        counted = list(range(len(draft)))
+    counted = draft.counted(verdict.kept)
+    if num_drafted < len(counted):
+        counted = [index for index in counted if levels[index] <= num_accepted]
     num_positions = max(levels[index] for index in counted)
     by_source: tuple[tuple[str, int, int], ...] = ()
     if draft.sources is not None:

@@ -20,8 +20,8 @@ from fdspec.core import (
     StepPlan,
     Verdict,
 )
-from fdspec.core.draft import depths
 from fdspec.core.protocols import Proposer
+from fdspec.spec_decode.draft_tree import deepest_guess
 from fdspec.spec_decode.step_costs import TYPICAL_COSTS, StepCosts
 
 INITIAL_ACCEPTANCE = 0.5
@@ -103,7 +103,8 @@ class AdaptiveProposer:
         alpha^k > threshold = c * B / (1 - s + s * B)
 
     with B drafting sequences, c = costs.row and s = costs.sequence: a step of B sequences takes
-    1 - s + s * B times as long as one of a single sequence and yields B tokens.
+    1 - s + s * B times as long as one of a single sequence and yields B tokens. Probes are beside
+    this: their proposer gets the rows that are left and judges by itself what they are worth.
 
     A sequence for which not even one token pays falls silent. It then drafts in the shadow: what
     the inner proposer would have said is compared with what plain decoding emitted, which costs a
@@ -123,13 +124,15 @@ class AdaptiveProposer:
 
     def propose(self, contexts: Sequence[DraftContext]) -> list[Draft]:
         """The inner proposer's drafts, as long as they pay."""
-        threshold = self._threshold(len(contexts))
+        threshold = self._costs.row_price(len(contexts))
         asked = []
         for context in contexts:
             state = self._states.get(context.sequence_id, _NEW)
             length = min(state.draft_length(threshold), context.max_draft)
             if length > 0:
-                asked.append(context._replace(max_draft=length))
+                # A proposer's probes are worth what it says that they are.
+                probes = context.max_draft - length + context.max_probes
+                asked.append(context._replace(max_draft=length, max_probes=probes))
         return self._inner.propose(asked)
 
     def observe(self, plan: StepPlan, output: ModelOutput, verdicts: Sequence[Verdict]) -> None:
@@ -141,7 +144,7 @@ class AdaptiveProposer:
             for s in plan.sequences
             if s.params.max_draft_tokens != 0 and len(s.history) > s.num_prompt
         ]
-        threshold = self._threshold(len(decoding))
+        threshold = self._costs.row_price(len(decoding))
         silent = []
         for sequence in decoding:
             verdict = by_id.get(sequence.sequence_id)
@@ -151,8 +154,9 @@ class AdaptiveProposer:
             if state is None:
                 state = self._states[sequence.sequence_id] = _State()
             if sequence.draft is not None:
-                possible = max(depths(sequence.draft.parents.tolist()))
-                state.acceptance = moved_acceptance(state.acceptance, len(verdict.kept), possible)
+                num_kept = len(verdict.kept)
+                possible = max(deepest_guess(sequence.draft), num_kept)
+                state.acceptance = moved_acceptance(state.acceptance, num_kept, possible)
             elif state.draft_length(threshold) == 0:
                 silent.append(sequence)
             state.update_silence(threshold)
@@ -166,17 +170,14 @@ class AdaptiveProposer:
         for sequence_id in gone:
             self._states.pop(sequence_id, None)
 
-    def _threshold(self, num_sequences: int) -> float:
-        count = max(num_sequences, 1)
-        return self._costs.row * count / (1.0 + self._costs.sequence * (count - 1))
-
     def _learn_from_shadow(
         self,
         sequences: Sequence[SequencePlan],
         verdicts: dict[SequenceId, Verdict],
         threshold: float,
     ) -> None:
-        for draft in self._inner.propose([context_of(s, _SHADOW_TOKENS) for s in sequences]):
+        for made in self._inner.propose([context_of(s, _SHADOW_TOKENS) for s in sequences]):
+            draft = made.cut(made.num_guesses)
             emitted = verdicts[draft.sequence_id].tokens[0]
             pairs = zip(draft.tokens.tolist(), draft.parents.tolist(), strict=True)
             state = self._states[draft.sequence_id]

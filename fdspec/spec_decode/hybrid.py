@@ -7,9 +7,7 @@ never on a clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-
-import numpy as np
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from fdspec.core import (
     Draft,
@@ -21,14 +19,13 @@ from fdspec.core import (
     StepPlan,
     Verdict,
 )
-from fdspec.core.draft import depths
 from fdspec.core.protocols import Proposer
 from fdspec.spec_decode.adaptive import (
     INITIAL_ACCEPTANCE,
     context_of,
     moved_acceptance,
 )
-from fdspec.spec_decode.draft_tree import paths
+from fdspec.spec_decode.draft_tree import GrowingTree, deepest_guess, paths
 from fdspec.spec_decode.prediction import SOURCE as PREDICTION
 from fdspec.spec_decode.step_costs import TYPICAL_COSTS, StepCosts
 
@@ -77,8 +74,8 @@ class HybridProposer:
             asked = [c for c in contexts if name in self._names(c.params)]
             for draft in member.propose(asked) if asked else ():
                 found.setdefault(draft.sequence_id, []).append((name, draft))
-        most = {context.sequence_id: context.max_draft for context in contexts}
-        return [self._combined(key, drafts, most[key]) for key, drafts in found.items()]
+        by_id = {context.sequence_id: context for context in contexts}
+        return [self._combined(by_id[key], drafts) for key, drafts in found.items()]
 
     def observe(self, plan: StepPlan, output: ModelOutput, verdicts: Sequence[Verdict]) -> None:
         """Judge the members where there is a choice, and let them learn."""
@@ -98,19 +95,21 @@ class HybridProposer:
         """Members that may draft for a request."""
         return self._chosen.get((params.draft_method, bool(params.prediction)), ())
 
-    def _combined(
-        self, key: SequenceId, drafts: Sequence[tuple[str, Draft]], max_draft: int
-    ) -> Draft:
+    def _combined(self, context: DraftContext, drafts: Sequence[tuple[str, Draft]]) -> Draft:
         if len(drafts) == 1:
             return drafts[0][1]
-        rates = self._acceptance.get(key, {})
+        rates = self._acceptance.get(context.sequence_id, {})
         judged = [(rates.get(name, INITIAL_ACCEPTANCE), draft) for name, draft in drafts]
         # Sorting is stable: the earlier member wins a tie.
         judged.sort(key=lambda pair: -_expected(*pair))
-        merged = _Merged(max_draft, self._row_cost)
+        merged = _Merged(self._row_cost)
         for index, (rate, draft) in enumerate(judged):
-            merged.add(draft, rate if index > 0 else 1.0)
-        return merged.draft(key)
+            merged.add(draft, rate if index > 0 else 1.0, context.max_draft)
+        num_guesses = len(merged.tree)
+        for _, draft in judged:
+            merged.add_probes(draft, context.max_draft + context.max_probes)
+        num_probes = len(merged.tree) - num_guesses
+        return merged.tree.draft(context.sequence_id, SOURCE, num_probes)
 
     def _judge(self, plan: StepPlan, verdicts: Mapping[SequenceId, Verdict]) -> None:
         judged: dict[SequenceId, SequencePlan] = {}
@@ -126,7 +125,9 @@ class HybridProposer:
             contexts = [context_of(sequence, _SHADOW_TOKENS) for sequence in asked]
             for draft in member.propose(contexts) if contexts else ():
                 emitted = list(verdicts[draft.sequence_id].tokens)
-                branches = paths(draft)
+                branches = paths(draft.cut(draft.num_guesses))
+                if not branches:
+                    continue
                 right = max((len(b) for b in branches if b == emitted[: len(b)]), default=0)
                 possible = min(max(map(len, branches)), len(emitted))
                 rates = self._acceptance.setdefault(draft.sequence_id, {})
@@ -137,41 +138,56 @@ class HybridProposer:
 class _Merged:
     """A draft tree made of several."""
 
-    def __init__(self, max_rows: int, row_cost: float) -> None:
-        self._max_rows = max_rows
+    def __init__(self, row_cost: float) -> None:
+        self.tree = GrowingTree()
         self._row_cost = row_cost
-        self._rows: dict[tuple[int, int], int] = {}  # (parent, token) -> row
         self._levels: list[int] = []
-        self._sources: list[str] = []
 
-    def add(self, draft: Draft, rate: float) -> None:
-        """Add the rows that are not there yet, as long as there is room and they pay."""
+    def add(self, draft: Draft, rate: float, max_rows: int) -> None:
+        """Add the guesses that are not there yet, as long as there is room and they pay.
+
+        Args:
+            draft: what a member guesses.
+            rate: how often a token of it is accepted given that the one before it was.
+            max_rows: most rows of the tree.
+        """
         rows: dict[int, int] = {-1: -1}
-        pairs = zip(draft.tokens.tolist(), draft.parents.tolist(), strict=True)
-        for index, (token, parent) in enumerate(pairs):
+        for index, parent, token, source in _rows_of(draft, draft.num_guesses):
             if parent not in rows:
                 continue
-            edge = (rows[parent], token)
-            if edge not in self._rows:
-                level = 1 if rows[parent] < 0 else self._levels[rows[parent]] + 1
-                if len(self._rows) >= self._max_rows or rate**level <= self._row_cost:
+            top = rows[parent]
+            row = self.tree.find(top, token)
+            if row is None:
+                level = 1 if top < 0 else self._levels[top] + 1
+                if len(self.tree) >= max_rows or rate**level <= self._row_cost:
                     continue
-                self._rows[edge] = len(self._rows)
+                row = self.tree.add(top, token, source)
                 self._levels.append(level)
-                self._sources.append(draft.source)
-            rows[index] = self._rows[edge]
+            elif source == PREDICTION:
+                # OpenAI's counters ask what of a prediction came true, whoever guessed it too.
+                self.tree.sources[row] = PREDICTION
+            rows[index] = row
 
-    def draft(self, key: SequenceId) -> Draft:
-        """The tree."""
-        parents = np.array([parent for parent, _ in self._rows], np.int32)
-        tokens = np.array([token for _, token in self._rows], np.int32)
-        sources = tuple(self._sources)
-        if len(set(sources)) == 1:
-            return Draft(key, tokens, parents, sources[0])
-        return Draft(key, tokens, parents, SOURCE, sources)
+    def add_probes(self, draft: Draft, max_rows: int) -> None:
+        """Add the probes that are not there yet, as long as there is room."""
+        rows: dict[int, int] = {-1: -1}
+        for index, parent, token, source in _rows_of(draft, len(draft)):
+            if parent not in rows:
+                continue
+            row = self.tree.find(rows[parent], token)
+            if row is None and index >= draft.num_guesses and len(self.tree) < max_rows:
+                row = self.tree.add(rows[parent], token, source)
+            if row is not None:
+                rows[index] = row
+
+
+def _rows_of(draft: Draft, count: int) -> Iterator[tuple[int, int, int, str]]:
+    """(index, parent, token, source) of the first rows."""
+    parents, tokens = draft.parents[:count].tolist(), draft.tokens[:count].tolist()
+    sources = draft.sources or (draft.source,) * count
+    return zip(range(count), parents, tokens, sources[:count], strict=True)
 
 
 def _expected(rate: float, draft: Draft) -> float:
     """Accepted tokens to expect of a draft: alpha + ... + alpha^n over its deepest path."""
-    deepest = max(depths(draft.parents.tolist()))
-    return float(sum(rate**level for level in range(1, deepest + 1)))
+    return float(sum(rate**level for level in range(1, deepest_guess(draft) + 1)))

@@ -7,7 +7,8 @@ method and which loads a function from SpeculativeConfig to a proposer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -18,6 +19,7 @@ from fdspec.core import ConfigError
 from fdspec.core.protocols import Proposer
 from fdspec.spec_decode.adaptive import AdaptiveProposer
 from fdspec.spec_decode.hybrid import HybridProposer
+from fdspec.spec_decode.lookahead import LookaheadProposer
 from fdspec.spec_decode.memory import MemoryProposer
 from fdspec.spec_decode.naive import NaiveProposer
 from fdspec.spec_decode.ngram import NgramProposer
@@ -46,13 +48,18 @@ class BuiltProposer:
 
 
 def build_proposer(
-    config: SpeculativeConfig | None, *, vocab_size: int, costs: StepCosts = TYPICAL_COSTS
+    config: SpeculativeConfig | None,
+    *,
+    vocab_size: int,
+    eos_ids: Iterable[int] = (),
+    costs: StepCosts = TYPICAL_COSTS,
 ) -> BuiltProposer:
     """The proposer that a configuration asks for.
 
     Args:
         config: None means plain decoding.
         vocab_size: of the model.
+        eos_ids: its tokens that end a text.
         costs: of steps; they decide how long drafts may be where this is adaptive.
 
     Raises:
@@ -66,7 +73,12 @@ def build_proposer(
         members["prediction"] = PredictionProposer(config.num_speculative_tokens)
     snapshots: list[Callable[[], None]] = []
     for member in configs:
-        members[member.method] = proposer = _build(member)
+        proposer: Proposer
+        if member.method == "lookahead":
+            proposer = _lookahead(member, eos_ids, costs if config.adaptive_draft_length else None)
+        else:
+            proposer = _build(member)
+        members[member.method] = proposer
         if isinstance(proposer, MemoryProposer) and member.memory_snapshot is not None:
             path = Path(member.memory_snapshot).expanduser()
             _restore(proposer, path, vocab_size)
@@ -81,6 +93,30 @@ def build_proposer(
             save()
 
     return BuiltProposer(combined, methods, close)
+
+
+def check_snapshots(config: SpeculativeConfig | None) -> None:
+    """See that snapshots can be written at the end, before anything else takes time.
+
+    Raises:
+        ConfigError: the folder of a memory_snapshot does not exist or cannot be written.
+    """
+    for member in (config.proposers or (config,)) if config is not None else ():
+        if member.method != "memory" or member.memory_snapshot is None:
+            continue
+        path = Path(member.memory_snapshot).expanduser()
+        if path.is_dir():
+            raise ConfigError(f"memory_snapshot: {path} is a folder; name a file in it")
+        if not path.parent.is_dir():
+            raise ConfigError(
+                f"memory_snapshot: {path}: there is no folder {path.parent}; make it, or name a "
+                "file in another one"
+            )
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            raise ConfigError(
+                f"memory_snapshot: {path}: this user may not write to {path.parent}; change that, "
+                "or name a file in another folder"
+            )
 
 
 def _build(config: SpeculativeConfig) -> Proposer:
@@ -104,6 +140,19 @@ def _build(config: SpeculativeConfig) -> Proposer:
     if config.method == "prediction":
         return PredictionProposer(count)
     return _plugin(config)
+
+
+def _lookahead(
+    config: SpeculativeConfig, eos_ids: Iterable[int], costs: StepCosts | None
+) -> LookaheadProposer:
+    return LookaheadProposer(
+        level=config.level,
+        window=config.window,
+        guess_set_size=config.guess_set_size,
+        num_speculative_tokens=config.num_speculative_tokens,
+        eos_ids=eos_ids,
+        costs=costs,
+    )
 
 
 def _plugin(config: SpeculativeConfig) -> Proposer:

@@ -24,6 +24,15 @@ class StepCosts(NamedTuple):
     sequence: float
     row: float
 
+    def row_price(self, num_sequences: int) -> float:
+        """What a draft row costs, in tokens that plain decoding would yield in its time.
+
+        Args:
+            num_sequences: B, that decode.
+        """
+        count = max(num_sequences, 1)
+        return self.row * count / (1.0 + self.sequence * (count - 1))
+
     @classmethod
     def fitted(cls, times: Mapping[tuple[int, int], float]) -> StepCosts:
         """The costs that explain measured times best: least squares of relative errors.

@@ -115,7 +115,7 @@ class SpeculativeVerifier:
         tokens, num_drafted = [next_token], 0
         if draft is not None:
             tokens = [*draft.tokens[accepted].tolist(), next_token] if accepted else tokens
-            num_drafted = len(draft.tokens)
+            num_drafted = len(draft.counted(accepted) if draft.num_probes else draft.tokens)
         num_tokens, finish, stop_reason = self._stop.trim(tokens, sequence)
         kept = accepted
         if num_tokens < len(tokens):
@@ -124,7 +124,8 @@ class SpeculativeVerifier:
             kept = accepted[: num_tokens - 1]
             # Draft tokens behind the stop leave no trace, not even as drafted ones.
             assert draft is not None
-            num_drafted = sum(depth <= len(kept) for depth in depths(draft.parents.tolist()))
+            levels = depths(draft.parents.tolist())
+            num_drafted = sum(levels[index] <= len(kept) for index in draft.counted(kept))
         logprobs = None
         params = sequence.params
         if params.logprobs is not None:

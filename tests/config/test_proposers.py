@@ -128,9 +128,37 @@ def test_plugin_params_are_a_speculative_config(tmp_path):
     assert load_file(tmp_path, "model: m\nplugin_params: ''\n").config.speculative is None
 
 
-def test_lookahead_is_not_there_yet():
-    with pytest.raises(ConfigError, match="la is not available in this version; available: ngram"):
-        load(plugin_type="la", level=4, window=5, guess_set_size=5)
+def test_lookahead_has_the_names_of_its_users():
+    loaded = load(plugin_type="la", level=5, window=4, guess_set_size=3)
+    config = loaded.config.speculative
+    assert (config.method, config.level, config.window, config.guess_set_size) == (
+        *("lookahead", 5, 4),
+        3,
+    )
+    # (N - 1) * (W + G) rows, as MindIE counts them.
+    assert config.num_speculative_tokens == config.draft_rows == 28
+    assert loaded.warnings == ()
+    assert load(method="lookahead").config.speculative.draft_rows == 30
+    assert load(method="la", num_speculative_tokens=9).config.speculative.draft_rows == 9
+    largest = load(method="lookahead", level=16, window=16, guess_set_size=16)
+    assert largest.config.speculative.draft_rows == 480
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "least"), [("level", 2, 3), ("window", 0, 1), ("guess_set_size", 17, 1)]
+)
+def test_sizes_of_lookahead_have_limits(key, value, least):
+    message = f"{key}: must be an integer from {least} to 16, got {value}"
+    with pytest.raises(ConfigError, match=message):
+        load(method="lookahead", **{key: value})
+
+
+def test_lookahead_beside_others():
+    config = load(
+        method="hybrid", proposers=[{"method": "suffix"}, {"method": "la", "window": 2}]
+    ).config.speculative
+    assert config.proposers[1] == SpeculativeConfig(method="lookahead", window=2)
+    assert config.num_speculative_tokens == 21
 
 
 def test_speculation_gamma_must_hold_a_draft(tmp_path):
@@ -141,6 +169,17 @@ def test_speculation_gamma_must_hold_a_draft(tmp_path):
     assert "(15) must be at least num_speculative_tokens (16)" in str(caught.value)
     assert "speculationGamma: " in str(caught.value)
     assert load_file(tmp_path, "model: m\nspeculationGamma: 0\n").config.speculative is None
+
+
+def test_speculation_gamma_must_hold_a_step_of_lookahead(tmp_path):
+    yaml_text = (
+        "model: m\nplugin_params: {plugin_type: la, level: 3, window: 4}\nspeculationGamma: "
+    )
+    assert load_file(tmp_path, yaml_text + "18").config.speculative.draft_rows == 18
+    with pytest.raises(ConfigError) as caught:
+        load_file(tmp_path, yaml_text + "17")
+    assert "(17) must be at least num_speculative_tokens (18)" in str(caught.value)
+    assert "(level - 1) * (window + guess_set_size)" in str(caught.value)
 
 
 MINDIE = """{
@@ -197,7 +236,7 @@ def test_a_mindie_file(tmp_path):
             "config.json:9: .*exactly one map, because one model is served; got 2",
         ),
         ('"ServerConfig": {', '"ServerConfig": 3, "x": {', "ServerConfig: must be a map, got 3"),
-        ("memory_decoding", "la", "plugin_params.plugin_type: la is not available"),
+        ("memory_decoding", "eagle", "plugin_params.plugin_type: eagle is not available"),
         (":12", ":17", r"speculationGamma: .*config.json:14; .*decoding_length: .*config.json:9"),
     ],
 )

@@ -39,7 +39,7 @@ def test_spellings_of_ngram(name):
     assert load_json(method=name).config.speculative.method == "ngram"
 
 
-@pytest.mark.parametrize("name", ["mtp", "MTP", "draft_model", "eagle", "eagle3", "la"])
+@pytest.mark.parametrize("name", ["mtp", "MTP", "draft_model", "eagle", "eagle3", "medusa"])
 def test_methods_of_later_versions_are_refused_with_the_available_ones(name):
     with pytest.raises(
         ConfigError, match="is not available in this version; available: ngram, suf"
@@ -163,7 +163,7 @@ def test_fastdeploy_spellings():
         ("num_model_steps", 2),
         ("mtp_strategy", "with_ngram"),
         ("max_candidate_len", 6),
-        ("window", 5),
+        ("enforce_eager", True),
         ("num_gpu_block_expand_ratio", 2),
         ("draft_tensor_parallel_size", 1),
         ("speculative_token_tree", "[(0,)]"),

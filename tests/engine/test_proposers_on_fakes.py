@@ -27,7 +27,9 @@ SUBMITS = ONCE + [replace(s, request_id=f"again-{s.request_id}") for s in ONCE]
 
 HYBRID = SpeculativeConfig(
     method="hybrid",
-    proposers=tuple(SpeculativeConfig(method=name) for name in ("suffix", "memory", "ngram")),
+    proposers=tuple(
+        SpeculativeConfig(method=name) for name in ("suffix", "memory", "ngram", "lookahead")
+    ),
 )
 CONFIGS = {
     "ngram": SpeculativeConfig(method="ngram", num_speculative_tokens=4, min_ngram_size=1),
@@ -42,6 +44,11 @@ CONFIGS = {
     "memory": SpeculativeConfig(method="memory"),
     "memory-small": SpeculativeConfig(method="memory", num_speculative_tokens=7),
     "prediction": SpeculativeConfig(method="prediction", num_speculative_tokens=6),
+    "lookahead": SpeculativeConfig(method="lookahead"),
+    "lookahead-small": SpeculativeConfig(
+        method="lookahead", level=3, window=2, guess_set_size=1, num_speculative_tokens=5
+    ),
+    "lookahead-deep": SpeculativeConfig(method="lookahead", level=7, window=1, guess_set_size=3),
     "hybrid": HYBRID,
 }
 
@@ -102,14 +109,14 @@ def check(world, config, submits, settings):
 def test_rows_with_different_methods(world):
     make_engine, expected = world
     submits = with_predictions(SUBMITS, expected)
-    methods = (None, "ngram", "suffix", "memory", "hybrid")
+    methods = (None, "ngram", "suffix", "memory", "lookahead", "hybrid")
     mixed = [
         replace(
             submit,
             cache_salt=f"tenant {index % 2}",
             params=replace(
                 submit.params,
-                draft_method=methods[index % 5],
+                draft_method=methods[index % 6],
                 prediction=submit.params.prediction if index % 4 == 0 else (),
             ),
         )
@@ -125,12 +132,12 @@ def test_rows_with_different_methods(world):
             for draft in result.drafts
             for source in [draft.source, *(name for name, _, _ in draft.by_source)]
         }
-        assert {"suffix", "memory", "prediction"} <= sources
+        assert {"suffix", "memory", "lookahead", "prediction"} <= sources
 
 
 def test_a_request_gets_the_method_it_asks_for(world):
     make_engine, expected = world
-    for method in ("suffix", "memory"):
+    for method in ("suffix", "memory", "lookahead"):
         submits = [
             replace(submit, params=replace(submit.params, draft_method=method))
             for submit in SUBMITS

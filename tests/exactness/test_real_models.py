@@ -125,7 +125,7 @@ def test_int8_cache(worlds):
     check(world, adversary(world, "tree", 4), [Setting(16, 16, 200)])
 
 
-MEMBERS = ("suffix", "memory", "ngram")
+MEMBERS = ("suffix", "memory", "ngram", "lookahead")
 HYBRID = SpeculativeConfig(
     method="hybrid", proposers=tuple(SpeculativeConfig(method=name) for name in MEMBERS)
 )
@@ -142,7 +142,7 @@ def check_hybrid(world, settings):
         tokens = tuple(world.expected[submit.request_id, 0].tokens)
         params = replace(
             submit.params,
-            draft_method=(None, *MEMBERS)[index % 4],
+            draft_method=(None, *MEMBERS)[index % 5],
             prediction=(*tokens[:5], 9, *tokens[7:]) if index % 3 == 0 else (),
         )
         salt = str(index % 2)

@@ -2,6 +2,7 @@
 """What suffix, memory, prediction and hybrid draft, from whom they learn, how they are built."""
 
 import logging
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -9,11 +10,12 @@ import pytest
 
 from fdspec.config import SpeculativeConfig
 from fdspec.core import ConfigError, Draft, DraftContext, FinishReason, ModelOutput, Verdict
+from fdspec.core.protocols import Proposer
 from fdspec.spec_decode.hybrid import HybridProposer
 from fdspec.spec_decode.memory import MemoryProposer
 from fdspec.spec_decode.naive import NaiveProposer
 from fdspec.spec_decode.prediction import PredictionProposer
-from fdspec.spec_decode.registry import build_proposer
+from fdspec.spec_decode.registry import build_proposer, check_snapshots
 from fdspec.spec_decode.suffix import SuffixProposer
 from tests.spec_decode.plans import GREEDY, decoding, step_of
 
@@ -194,6 +196,20 @@ def test_hybrid_merges_trees():
     assert edges(draft) == [(-1, 4), (-1, 1), (1, 3), (2, 9), (1, 2)], "the deeper one first"
 
 
+def test_what_a_prediction_has_too_counts_as_its_own():
+    """Whoever guessed it first: `accepted_prediction_tokens` asks what of it came true."""
+    for members in ("other", "prediction"), ("prediction", "other"):
+        made: dict[str, Proposer] = {
+            "other": Fixed([8, 9, 5]),
+            "prediction": PredictionProposer(4),
+        }
+        hybrid = HybridProposer({name: made[name] for name in members})
+        (draft,) = hybrid.propose([context([9], [7], prediction=(7, 8, 9, 6))])
+        assert sorted(edges(draft)) == [(-1, 8), (0, 9), (1, 5), (1, 6)]
+        named = dict(zip(draft.tokens.tolist(), draft.sources or (), strict=True))
+        assert named == {8: "prediction", 9: "prediction", 6: "prediction", 5: "8"}
+
+
 def test_hybrid_prefers_who_was_right():
     hybrid = HybridProposer({"a": Fixed([1, 2]), "b": Fixed([3, 4])})
     for _ in range(5):
@@ -220,7 +236,7 @@ def test_requests_choose_among_the_members():
     assert found == {"a": [1, 2], "b": [3, 4], "both": [1, 2, 3, 4], "predicts": [8]}
 
 
-@pytest.mark.parametrize("method", ["ngram", "suffix", "memory", "prediction"])
+@pytest.mark.parametrize("method", ["ngram", "suffix", "memory", "lookahead", "prediction"])
 def test_every_method_takes_predictions(method):
     built = build_proposer(SpeculativeConfig(method=method), vocab_size=100)
     assert built.methods == (method,)
@@ -264,6 +280,23 @@ def test_a_snapshot_that_cannot_be_written_is_only_logged(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         build_proposer(config, vocab_size=100).close()
     assert "cannot be written" in caplog.text
+
+
+def test_the_folder_of_a_snapshot_is_looked_at_before_anything_is_loaded(tmp_path, monkeypatch):
+    def check(path):
+        member = SpeculativeConfig(method="memory", memory_snapshot=str(path))
+        check_snapshots(member)
+        check_snapshots(SpeculativeConfig(method="hybrid", proposers=(member,)))
+
+    check_snapshots(None)
+    check(tmp_path / "texts")
+    with pytest.raises(ConfigError, match="memory_snapshot: .* there is no folder .*missing; make"):
+        check(tmp_path / "missing" / "texts")
+    with pytest.raises(ConfigError, match="is a folder; name a file in it"):
+        check(tmp_path)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(ConfigError, match="this user may not write to"):
+        check(tmp_path / "texts")
 
 
 @pytest.fixture
