@@ -60,10 +60,10 @@ def load_config(argv: Sequence[str]) -> LoadedConfig:
         ConfigError: names place, key, value and remedy of everything that is wrong.
     """
     command_line = read_command_line(argv)
-    layers = [_environment()]
+    layers = [environment()]
     if command_line.config is not None:
         layers.append(read_yaml(command_line.config))
-    return _assemble([*layers, command_line.settings])
+    return assemble([*layers, command_line.settings])
 
 
 def config_from_options(
@@ -80,7 +80,7 @@ def config_from_options(
     """
     settings = [Setting(path_of(key), value, "argument", key) for key, value in options.items()]
     from_file = [] if config_file is None else read_yaml(config_file)
-    return _assemble([from_file, settings])
+    return assemble([from_file, settings])
 
 
 def load_config_or_exit(argv: Sequence[str], program: str) -> LoadedConfig:
@@ -110,7 +110,8 @@ def load_config_or_exit(argv: Sequence[str], program: str) -> LoadedConfig:
     return loaded
 
 
-def _environment() -> list[Setting]:
+def environment() -> list[Setting]:
+    """The settings of environment variables, the weakest layer."""
     return [
         Setting((key,), text, f"environment {name}", name, is_text=True)
         for name, key in _VARIABLES.items()
@@ -118,7 +119,12 @@ def _environment() -> list[Setting]:
     ]
 
 
-def _assemble(layers: Sequence[Sequence[Setting]]) -> LoadedConfig:
+def assemble(layers: Sequence[Sequence[Setting]]) -> LoadedConfig:
+    """The configuration of layers, the weakest first.
+
+    Raises:
+        ConfigError: names place, key, value and remedy of everything that is wrong.
+    """
     merged = merge(layers)
     warnings: list[str] = []
     chosen = _convert_all(merged, warnings)

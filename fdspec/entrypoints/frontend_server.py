@@ -7,9 +7,9 @@ Called by `server.py`, which owns the listener, the signals and an embedded brok
 from __future__ import annotations
 
 import asyncio
-import socket
 
 from fdspec.config import EngineConfig
+from fdspec.entrypoints.listener import Door
 from fdspec.entrypoints.local_model import load_server_tokenizer, with_local_model
 from fdspec.entrypoints.shared_topic import join_topic
 from fdspec.entrypoints.stopping import Signals, in_daemon_thread, unless_stopped
@@ -19,7 +19,7 @@ from fdspec.utils.logging import get_logger
 logger = get_logger(__name__)
 
 
-async def serve_frontend(config: EngineConfig, listener: socket.socket, signals: Signals) -> int:
+async def serve_frontend(config: EngineConfig, door: Door, signals: Signals) -> int:
     """Serve from the first worker's arrival until a signal; returns the exit status.
 
     Raises:
@@ -40,7 +40,7 @@ async def serve_frontend(config: EngineConfig, listener: socket.socket, signals:
         await unless_stopped(either, stop)
         if watcher.done():
             watcher.result()
-        await build_http_server(config, client, tokenizer, listener).run(signals)
+        await build_http_server(config, client, tokenizer, door).run(signals)
     finally:
         watcher.cancel()
         ready.cancel()

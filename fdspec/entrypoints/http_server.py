@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
 from collections.abc import Iterator
 
 import uvicorn
 
 from fdspec.config import EngineConfig, ServerConfig
+from fdspec.entrypoints.listener import Door, url_of
 from fdspec.entrypoints.openai.app import build_app
 from fdspec.entrypoints.openai.frontend import Frontend, FrontendOptions
 from fdspec.entrypoints.stopping import Signals
@@ -29,7 +29,7 @@ _FAREWELL_S = 2
 
 
 def build_http_server(
-    config: EngineConfig, client: TopicClient, tokenizer: Tokenizer, listener: socket.socket
+    config: EngineConfig, client: TopicClient, tokenizer: Tokenizer, door: Door
 ) -> HttpServer:
     """A server around an engine that is ready.
 
@@ -45,16 +45,16 @@ def build_http_server(
         seed=config.model.seed,
         trust_request_chat_template=config.server.trust_request_chat_template,
     )
-    return HttpServer(config.server, Frontend(client, tokenizer, options), listener)
+    return HttpServer(config.server, Frontend(client, tokenizer, options), door)
 
 
 class HttpServer:
     """Uvicorn on a bound socket; ends on a signal or with the engine."""
 
-    def __init__(self, config: ServerConfig, frontend: Frontend, listener: socket.socket) -> None:
+    def __init__(self, config: ServerConfig, frontend: Frontend, door: Door) -> None:
         self._drain_s = config.timeout_graceful_shutdown
         self._client = frontend.client
-        self._listener = listener
+        self._door = door
         self._server = _Uvicorn(
             uvicorn.Config(
                 build_app(frontend),
@@ -76,9 +76,9 @@ class HttpServer:
         self._client.on_death = lambda _: stop_serving()
         if self._client.death is not None:
             stop_serving()
-        host, port = self._listener.getsockname()[:2]
-        logger.info("serving on http://%s:%d", f"[{host}]" if ":" in host else host, port)
-        serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
+        logger.info("serving on %s", url_of(self._door.listener))
+        serving = asyncio.create_task(self._server.serve(sockets=[self._door.listener]))
+        self._door.on_serving()
         stopping = asyncio.create_task(signals.stop.wait())
         await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
         stop_serving()

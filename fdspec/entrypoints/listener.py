@@ -1,11 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server's address, taken before anything else is started. Used by `server.py`."""
+"""A server's address, taken before anything else is started. For `server.py` and the launcher."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Where a server's clients come in.
+
+    Attributes:
+        listener: bound; the server listens when it is ready.
+        on_serving: called when it does.
+    """
+
+    listener: socket.socket
+    on_serving: Callable[[], None]
+
+
+def url_of(listener: socket.socket) -> str:
+    """Address of a bound socket, for clients."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 @contextlib.contextmanager

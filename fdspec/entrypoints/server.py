@@ -11,13 +11,13 @@ import asyncio
 import contextlib
 import gc
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fdspec.config import EngineConfig
 from fdspec.core import EngineDead, FdspecError
 from fdspec.entrypoints.engine_process import ENGINE_COMMAND, EngineProcess
 from fdspec.entrypoints.frontend_server import serve_frontend
-from fdspec.entrypoints.listener import bind_listener
+from fdspec.entrypoints.listener import Door, bind_listener
 from fdspec.entrypoints.local_model import load_server_tokenizer, with_local_model
 from fdspec.entrypoints.own_broker import with_broker
 from fdspec.entrypoints.shared_topic import check_broker, client_beside_engine
@@ -37,20 +37,30 @@ class _StartFailed(Exception):
     """The engine did not come up; the message says why."""
 
 
-async def serve(config: EngineConfig, engine_command: Sequence[str] = ENGINE_COMMAND) -> int:
+async def serve(
+    config: EngineConfig,
+    engine_command: Sequence[str] = ENGINE_COMMAND,
+    listener: socket.socket | None = None,
+    on_serving: Callable[[], None] = lambda: None,
+) -> int:
     """Run a server until a signal or until its engine ends; returns the exit status.
 
     Args:
         config: of server and engine.
         engine_command: the engine process; takes what `EngineProcess` hands it.
+        listener: a socket that is bound already, instead of the configuration's host and port.
+        on_serving: called when requests are taken.
     """
     with Signals() as signals, contextlib.ExitStack() as stack:
         try:
-            listener = stack.enter_context(bind_listener(config.server.host, config.server.port))
+            if listener is None:
+                place = config.server
+                listener = stack.enter_context(bind_listener(place.host, place.port))
         except OSError as error:
-            place = f"{config.server.host}:{config.server.port}"
-            logger.error("cannot listen on %s: %s", place, error.strerror)
+            address = f"{config.server.host}:{config.server.port}"
+            logger.error("cannot listen on %s: %s", address, error.strerror)
             return _FAILED
+        door = Door(listener, on_serving)
         engine = EngineProcess(engine_command)
         end_s = _ENGINE_END_S
         try:
@@ -60,10 +70,10 @@ async def serve(config: EngineConfig, engine_command: Sequence[str] = ENGINE_COM
                 check = in_daemon_thread(lambda: check_broker(config.topic))
                 await unless_stopped(check, signals.stop)
             if config.topic.splitwise_role == "frontend":
-                return await serve_frontend(config, listener, signals)
+                return await serve_frontend(config, door, signals)
             link = LocalTopicClient()
             stack.callback(link.close)
-            return await _serve_with_engine(config, engine, link, listener, signals)
+            return await _serve_with_engine(config, engine, link, door, signals)
         except StopRequested:
             return 0
         except (_StartFailed, FdspecError) as error:
@@ -77,7 +87,7 @@ async def _serve_with_engine(
     config: EngineConfig,
     engine: EngineProcess,
     link: LocalTopicClient,
-    listener: socket.socket,
+    door: Door,
     signals: Signals,
 ) -> int:
     stop = signals.stop
@@ -92,7 +102,7 @@ async def _serve_with_engine(
 
         await _wait_ready(config, link, stop)
         async with client_beside_engine(config.topic, link) as client:
-            http = build_http_server(config, client, tokenizer, listener)
+            http = build_http_server(config, client, tokenizer, door)
             # What exists now stays: the collector need not look at it again while requests run.
             gc.collect()
             gc.freeze()

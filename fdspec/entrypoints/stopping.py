@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals as events, and work that a signal may interrupt. Used by `server.py` alone."""
+"""Signals as events, and work that a signal may interrupt. For `server.py` and the launcher."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 
 `serve MODEL_FOLDER ENGINE_MODE [key=value ...]` runs a server, which starts
 `engine MODE --endpoint E`. Mode `echo` repeats the prompt for ever; `refuse` and `hang` never get
-ready.
+ready. `launch FILE ENGINE_MODE [FLAG ...]` runs a launch of such servers.
 """
 
 from __future__ import annotations
@@ -18,9 +18,13 @@ from collections.abc import Callable
 import msgspec
 
 from fdspec.config import EngineConfig, config_from_options
+from fdspec.config.command_line import read_command_line
+from fdspec.config.launch import load_launch
 from fdspec.core import Submit
 from fdspec.engine.joining import Drain, join_topic
 from fdspec.engine.no_handoff import NoHandoff
+from fdspec.entrypoints.launch import server as launched
+from fdspec.entrypoints.launch.supervisor import launch
 from fdspec.entrypoints.server import serve
 from fdspec.scheduler.topic import BrokerEngineTopic, Fatal, Ready
 from fdspec.utils.logging import configure_logging
@@ -39,9 +43,16 @@ def run_server(folder: str, mode: str, settings: list[str]) -> int:
     return asyncio.run(serve(config_from_options(options).config, command))
 
 
+def run_launch(path: str, mode: str, flags: list[str]) -> int:
+    configure_logging("launch")
+    command = (sys.executable, __file__, "launched", mode)
+    return asyncio.run(launch(load_launch([path], read_command_line(flags).settings), command))
+
+
 def run_engine(mode: str, endpoint: str) -> int:
     config = msgspec.json.decode(sys.stdin.buffer.read(), type=EngineConfig)
     print(f"fake engine for {config.model.served_names}, {len(config.server.api_key)} keys")
+    print(f"processors {sorted(os.sched_getaffinity(0))}", flush=True)
     stopped: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
     topic = join_topic(config, endpoint)
@@ -78,6 +89,10 @@ def _split(setting: str) -> tuple[str, str]:
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "launch":
+        sys.exit(run_launch(sys.argv[2], sys.argv[3], sys.argv[4:]))
+    if sys.argv[1] == "launched":
+        sys.exit(launched.main(sys.argv[3:], (sys.executable, __file__, "engine", sys.argv[2])))
     if sys.argv[1] == "serve":
         sys.exit(run_server(sys.argv[2], sys.argv[3], sys.argv[4:]))
     sys.exit(run_engine(sys.argv[2], sys.argv[4]))
