@@ -1,223 +1,304 @@
 # SPDX-License-Identifier: Apache-2.0
 """Load generator for any OpenAI-compatible server: throughput, latencies, acceptance of drafts.
 
-Options and figures are named as in vLLM's serving benchmark. The server must run already:
+Options and figures are named as in vLLM's and FastDeploy's serving benchmarks. It measures a server
+that runs, or starts the servers of YAML files, measures them and stops them:
 
-    python -m fdspec.entrypoints.api_server --config configs/yaml/quickstart.yaml &
     python -m benchmarks.benchmark_serving --base-url http://127.0.0.1:8000 \\
-        --num-prompts 64 --max-concurrency 8 --random-input-len 128 --random-output-len 128 \\
-        --ignore-eos --output serving.json --plot serving.png
+        --num-prompts 64 --max-concurrency 8 --ignore-eos --output serving.json --plot serving.png
+    python -m benchmarks.benchmark_serving --config configs/yaml/quickstart.yaml \\
+        --speculative-config '{"method": "ngram"}' --dataset-name prompts --baseline
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import os
+import contextlib
+import dataclasses
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.arguments import count
 from benchmarks.datasets import (
+    Lengths,
     Prompt,
     character_slices,
     corpus_text,
     random_tokens,
     read_jsonl,
+    read_sharegpt,
     text_slices,
+    written_prompts,
 )
-from benchmarks.http_client import HTTPError
+from benchmarks.http_client import HTTPError, post_json
+from benchmarks.launched_servers import launch_flags, launched_servers
 from benchmarks.load import (
     CHAT_ENDPOINT,
     LoadResult,
     Server,
-    draft_counters,
-    draft_summary,
     run_load,
     served_model,
-    summarise,
     tokenize,
 )
-from benchmarks.report import load_pyplot, machine, print_table, save_plot, write_json
+from benchmarks.report import load_pyplot, machine, write_json
+from benchmarks.server_metrics import draft_summary, read_counters
+from benchmarks.serving_arguments import parse_arguments
+from benchmarks.serving_report import (
+    COMPARED,
+    PHASES,
+    details,
+    figures,
+    phases,
+    plot,
+    print_comparison,
+    print_figures,
+    print_speculation,
+    print_values,
+    ratios,
+)
+from scripts.server_process import ServerError
 
-LABELS = {
-    "ttft": "time to first token",
-    "tpot": "time per output token after the first",
-    "itl": "time between events",
-    "e2el": "time of the whole request",
-}
+PLAIN = {"speculative": {"enabled": False}}
 
 
-def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """What was measured.
+
+    Attributes:
+        report: for the JSON file.
+        result: of the requests, those with speculation if there are two kinds.
+        baseline: of those without; None if there are none.
+        rounds: reports with and without, of each round of a comparison.
+    """
+
+    report: dict[str, Any]
+    result: LoadResult
+    baseline: LoadResult | None = None
+    rounds: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = ()
+
+
+async def make_prompts(
+    options: argparse.Namespace, server: Server, count: int, seed: int
+) -> list[Prompt]:
+    """The requests that were asked for.
+
+    Raises:
+        ValueError: a file or the length of a text is not fit for them.
+        HTTPError: the server does not tokenise.
+    """
+    lengths = Lengths(
+        options.random_input_len, options.random_output_len, options.random_range_ratio
     )
-    server = parser.add_argument_group("server")
-    server.add_argument("--base-url", default="http://127.0.0.1:8000")
-    server.add_argument("--endpoint", default="/v1/completions", help=f"or {CHAT_ENDPOINT}")
-    server.add_argument("--model", help="default: the first that the server offers")
-    server.add_argument("--tokenizer", help="model folder or GGUF file; default: ask the server")
-    server.add_argument("--api-key", default=os.environ.get("OPENAI_API_KEY"))
-    prompts = parser.add_argument_group("prompts")
-    prompts.add_argument(
-        "--dataset-name",
-        "--dataset",
-        choices=("text", "random", "custom"),
-        default="text",
-        help="slices of a bundled text, random tokens, or a JSONL file",
-    )
-    prompts.add_argument("--dataset-path", type=Path, help='lines {"prompt": ...} for custom')
-    prompts.add_argument("--num-prompts", type=count, default=64)
-    prompts.add_argument("--random-input-len", type=count, default=128, help="tokens of a prompt")
-    prompts.add_argument("--random-output-len", type=count, default=128, help="tokens of an answer")
-    prompts.add_argument("--ignore-eos", action="store_true", help="answers of full length")
-    prompts.add_argument("--temperature", type=float, default=0.0)
-    prompts.add_argument("--extra-body", type=json.loads, default={}, help="JSON object")
-    prompts.add_argument("--seed", type=int, default=0)
-    load = parser.add_argument_group("load")
-    load.add_argument("--max-concurrency", type=count, help="requests that run at once")
-    load.add_argument("--request-rate", type=float, default=float("inf"), help="arrivals a second")
-    load.add_argument("--burstiness", type=float, default=1.0, help="1: Poisson, below: bursts")
-    load.add_argument("--num-warmups", type=int, default=1, help="requests that do not count")
-    results = parser.add_argument_group("results")
-    results.add_argument("--metric-percentiles", default="90,99", help="comma-separated")
-    results.add_argument("--output", type=Path, help="JSON file to write")
-    results.add_argument("--plot", type=Path, help="image to write (needs matplotlib)")
-    return parser.parse_args(arguments)
+    is_chat = server.endpoint == CHAT_ENDPOINT
+    if options.dataset_name == "jsonl":
+        prompts = read_jsonl(options.dataset_path, count, lengths.num_output, seed)
+        if not is_chat and any(_is_messages(prompt) for prompt in prompts):
+            raise ValueError(f"{options.dataset_path} holds messages: give --backend openai-chat")
+        return prompts
+    if options.dataset_name == "prompts":
+        return written_prompts(count, lengths.num_output, seed)
+    if is_chat and options.dataset_name == "random":
+        raise ValueError(f"--dataset-name random sends token ids, which {CHAT_ENDPOINT} lacks")
+    if is_chat and options.dataset_name == "text":
+        return character_slices(corpus_text(), count, lengths, seed)
+    tokens = await _tokens(options, server, corpus_text())
+    if options.dataset_name == "sharegpt":
+        # Tokens of the bundled text tell how long a token is.
+        characters = len(corpus_text()) / len(tokens)
+        output_len = options.sharegpt_output_len
+        return read_sharegpt(
+            options.dataset_path,
+            count,
+            output_len,
+            lambda text: round(len(text) / characters),
+            seed,
+        )
+    if options.dataset_name == "random":
+        # The ids that the text uses are certain to exist, and are no special tokens.
+        return random_tokens(max(tokens), count, lengths, seed)
+    sizes = (lengths.num_input, lengths.num_output)
+    return text_slices(tokens, count, *sizes, seed, lengths.range_ratio)
 
 
-async def make_prompts(options: argparse.Namespace, server: Server) -> list[Prompt]:
-    """The requests that were asked for, warm-ups first."""
-    count = options.num_prompts + options.num_warmups
-    lengths = (options.random_input_len, options.random_output_len)
-    if options.dataset_name == "custom":
-        if options.dataset_path is None:
-            raise SystemExit("--dataset-name custom needs --dataset-path FILE.jsonl")
-        return read_jsonl(options.dataset_path, count, lengths[1], options.seed)
-    if server.endpoint == CHAT_ENDPOINT:
-        if options.dataset_name == "random":
-            raise SystemExit(f"--dataset-name random sends token ids, which {CHAT_ENDPOINT} lacks")
-        return character_slices(corpus_text(), count, *lengths, options.seed)
+async def _tokens(options: argparse.Namespace, server: Server, text: str) -> list[int]:
     if options.tokenizer:
         from fdspec.tokenizer import load_tokenizer
 
-        tokens = load_tokenizer(options.tokenizer).encode(corpus_text())
-    else:
-        tokens = await tokenize(server, corpus_text())
-    if options.dataset_name == "random":
-        # The ids that the text uses are certain to exist, and are no special tokens.
-        return random_tokens(max(tokens), count, *lengths, options.seed)
-    return text_slices(tokens, count, *lengths, options.seed)
+        return list(load_tokenizer(options.tokenizer).encode(text))
+    return await tokenize(server, text)
 
 
-async def measure(options: argparse.Namespace) -> tuple[dict[str, Any], LoadResult]:
-    """Run the load; returns the report and all answers."""
+def _is_messages(prompt: Prompt) -> bool:
+    return isinstance(prompt.content, list) and isinstance(prompt.content[0], dict)
+
+
+async def measure(options: argparse.Namespace, base_url: str) -> Measured:
+    """Run the load on a server that is ready.
+
+    Raises:
+        HTTPError, ValueError: it cannot be run; a request that fails is counted instead.
+    """
     headers = {"Authorization": f"Bearer {options.api_key}"} if options.api_key else {}
-    base_url = options.base_url.rstrip("/")
-    body = {"temperature": options.temperature, **options.extra_body}
-    if options.ignore_eos:
-        body["ignore_eos"] = True
     model = options.model or await served_model(base_url, headers)
-    server = Server(base_url, model, options.endpoint, body, headers)
-    prompts = await make_prompts(options, server)
-    if warmups := prompts[: options.num_warmups]:
-        await run_load(server, warmups)
-    before = await draft_counters(server)
-    result = await run_load(
+    server = Server(base_url, model, options.endpoint, options.body, headers)
+    if options.num_warmups:
+        # Of another seed, so that no cache knows the prompts that count.
+        seed = options.seed + 1_000_003
+        await run_load(server, await make_prompts(options, server, options.num_warmups, seed))
+    measured = await (_compare if options.baseline else _measure_once)(options, server)
+    results = [result for result in (measured.result, measured.baseline) if result is not None]
+    report: dict[str, Any] = {
+        "machine": machine(),
+        "date": time.strftime("%Y%m%d-%H%M%S"),
+        "options": {name: str(value) for name, value in vars(options).items() if name != "api_key"},
+        "backend": options.backend,
+        "model": model,
+        **options.metadata,
+        **measured.report,
+        "errors": sorted({a.error for result in results for a in result.answers if a.error}),
+    }
+    if options.pd_metrics:
+        report["phases_ms"] = phases(measured.result)
+    return dataclasses.replace(measured, report=report)
+
+
+async def _measure_once(options: argparse.Namespace, server: Server) -> Measured:
+    prompts = await make_prompts(options, server, options.num_prompts, options.seed)
+    before = await read_counters(server.base_url, server.headers)
+    result = await _run(options, server, prompts, "requests")
+    after = await read_counters(server.base_url, server.headers)
+    report = _figures(options, result)
+    return Measured({**report, "speculation": draft_summary(before, after)}, result)
+
+
+async def _compare(options: argparse.Namespace, server: Server) -> Measured:
+    """Every prompt with and without speculation, in rounds that begin with one or the other."""
+    # Where tokens are drawn, the same ones are drawn twice.
+    body = {"seed": options.seed, **server.extra_body}
+    speculating = dataclasses.replace(server, extra_body=body)
+    plain = dataclasses.replace(server, extra_body={**body, **PLAIN})
+    rounds: list[tuple[LoadResult, LoadResult]] = []
+    before = await read_counters(server.base_url, server.headers)
+    for index in range(options.rounds):
+        prompts = await make_prompts(options, server, options.num_prompts, options.seed + index)
+        found: dict[bool, LoadResult] = {}
+        for is_plain in (False, True) if index % 2 == 0 else (True, False):
+            await _clear_cache(server)
+            name = f"round {index + 1}, {'without' if is_plain else 'with'}"
+            found[is_plain] = await _run(options, plain if is_plain else speculating, prompts, name)
+        rounds.append((found[False], found[True]))
+    after = await read_counters(server.base_url, server.headers)
+    reports = tuple((_figures(options, a), _figures(options, b)) for a, b in rounds)
+    result, baseline = (_joined([pair[index] for pair in rounds]) for index in (0, 1))
+    pairs = [
+        (a, b)
+        for a, b in zip(result.answers, baseline.answers, strict=True)
+        if not a.error and not b.error
+    ]
+    report = {
+        **_figures(options, result),
+        "baseline": _figures(options, baseline),
+        "rounds": reports,
+        "ratios": {name: ratios(reports, name) for name in COMPARED},
+        "compared": len(pairs),
+        "different": sum(a.text != b.text for a, b in pairs),
+        "speculation": draft_summary(before, after),
+    }
+    return Measured(report, result, baseline, reports)
+
+
+async def _run(
+    options: argparse.Namespace, server: Server, prompts: Sequence[Prompt], name: str
+) -> LoadResult:
+    return await run_load(
         server,
-        prompts[options.num_warmups :],
+        prompts,
         max_concurrency=options.max_concurrency,
         request_rate=options.request_rate,
         burstiness=options.burstiness,
         seed=options.seed,
-        progress=True,
+        progress="" if options.disable_tqdm else name,
     )
-    shares = [float(share) for share in options.metric_percentiles.split(",")]
-    report = {
-        "machine": machine(),
-        "options": {name: str(value) for name, value in vars(options).items() if name != "api_key"},
-        "model": model,
-        **summarise(result, shares),
-        "speculation": draft_summary(before, await draft_counters(server)),
-        "errors": sorted({answer.error for answer in result.answers if answer.error}),
-    }
-    return report, result
 
 
-def print_report(report: dict[str, Any], result: LoadResult) -> None:
-    """Throughput, then one line for each latency with its least and greatest value."""
-    for name in ("completed", "failed", "total_input_tokens", "total_output_tokens"):
-        print(f"{name:28s} {report[name]}")
-    for name in ("request_throughput", "output_throughput", "total_token_throughput"):
-        print(f"{name + ' (1/s)':28s} {report[name]:.2f}")
-    columns = [key.removesuffix("_ttft_ms") for key in report if key.endswith("_ttft_ms")]
-    values = latencies_ms(result)
-    print_table(
-        ["latency in ms", *columns, "least", "greatest"],
-        [
-            [
-                f"{name}: {label}",
-                *(f"{report[f'{column}_{name}_ms']:.2f}" for column in columns),
-                *(f"{bound:.2f}" for bound in (min(values[name]), max(values[name]))),
-            ]
-            for name, label in LABELS.items()
-            if values[name]
-        ],
-    )
-    if report["speculation"]:
-        counts = report["speculation"]
-        print(
-            f"drafts: {counts.get('draft_tokens', 0):.0f} tokens drafted, "
-            f"{counts.get('accepted_tokens', 0):.0f} accepted "
-            f"({100 * counts['acceptance_rate']:.1f} %)"
-        )
+async def _clear_cache(server: Server) -> None:
+    """Have a server forget prompts, where it can."""
+    with contextlib.suppress(HTTPError):
+        await post_json(f"{server.base_url}/v1/cache/clear", {}, server.headers)
+
+
+def _figures(options: argparse.Namespace, result: LoadResult) -> dict[str, Any]:
+    percentiles = sorted({*options.metric_percentiles, 99.0})
+    return figures(result, percentiles, options.goodput)
+
+
+def _joined(results: Sequence[LoadResult]) -> LoadResult:
+    answers = [answer for result in results for answer in result.answers]
+    return LoadResult(answers, sum(result.duration_s for result in results))
+
+
+def print_report(options: argparse.Namespace, measured: Measured) -> None:
+    """All that was asked for."""
+    report, shares = measured.report, options.metric_percentiles
+    print_figures(report, measured.result, options.percentile_metrics, shares)
+    if options.pd_metrics:
+        rows = {PHASES[name]: values for name, values in report["phases_ms"].items()}
+        print_values("milliseconds", rows, shares)
+    print_speculation(report["speculation"])
+    if measured.rounds:
+        print_comparison(measured.rounds)
+        same = report["compared"] - report["different"]
+        print(f"{same} of {report['compared']} answers are the same with and without speculation")
     for error in report["errors"]:
         print(f"failed: {error}")
 
 
-def latencies_ms(result: LoadResult) -> dict[str, list[float]]:
-    """All values of each latency."""
-    done = result.completed
-    return {
-        "ttft": [1000 * a.first_token_s for a in done],
-        "tpot": [1000 * a.time_per_output_token_s for a in done if a.num_output > 1],
-        "itl": [1000 * gap_s for a in done for gap_s in a.gaps_s],
-        "e2el": [1000 * a.latency_s for a in done],
-    }
-
-
-def plot(result: LoadResult, path: Path) -> None:
-    """For each latency, which share of the requests stayed below it."""
-    pyplot = load_pyplot()
-    figure, panels = pyplot.subplots(1, len(LABELS), figsize=(4 * len(LABELS), 3.5))
-    for axes, (name, values) in zip(panels, latencies_ms(result).items(), strict=True):
-        ordered = sorted(values)
-        shares = [100 * (i + 1) / len(ordered) for i in range(len(ordered))]
-        axes.step(ordered, shares, where="post")
-        axes.set(title=LABELS[name], xlabel="ms", ylabel="% at most this long", ylim=(0, 100))
-        axes.grid(alpha=0.3)
-    figure.tight_layout()
-    save_plot(figure, path)
+def result_path(options: argparse.Namespace, report: dict[str, Any]) -> Path:
+    """Where --save-result writes to."""
+    if options.result_filename:
+        return Path(options.result_dir / options.result_filename)
+    concurrency = f"-concurrency{options.max_concurrency}" if options.max_concurrency else ""
+    model = str(report["model"]).rstrip("/").rpartition("/")[2]
+    name = f"{options.backend}-{options.request_rate}qps{concurrency}-{model}-{report['date']}.json"
+    return Path(options.result_dir / name)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write, plot; 1 if a request failed."""
-    options = parse_arguments(arguments)
+    """Measure, print, write, plot; 1 if a request failed or speculation changed an answer."""
+    options = parse_arguments(__doc__, arguments)
     if options.plot:
         load_pyplot()
     try:
-        report, result = asyncio.run(measure(options))
-    except (HTTPError, ValueError) as error:
+        with contextlib.ExitStack() as stack:
+            base_url = options.base_url
+            if options.config:
+                flags = launch_flags(
+                    options.speculative_config, options.scheduler_topic, options.launch_options
+                )
+                if options.baseline:
+                    # What the first of two equal requests leaves would serve the second.
+                    flags += ["--enable-prefix-caching", "false"]
+                servers = launched_servers(options.config, flags, options.start_timeout)
+                base_url = stack.enter_context(servers).url
+            measured = asyncio.run(measure(options, base_url))
+    except (HTTPError, ServerError, ValueError) as error:
         raise SystemExit(f"error: {error}") from None
-    print_report(report, result)
+    print_report(options, measured)
+    report = measured.report
+    written = {**report, **details(measured.result)} if options.save_detailed else report
     if options.output:
-        write_json(options.output, report)
+        write_json(options.output, written)
+    if options.save_result or options.save_detailed:
+        write_json(result_path(options, report), written)
     if options.plot:
-        plot(result, options.plot)
-    return 1 if report["failed"] else 0
+        curves = {"with speculation" if measured.baseline else "requests": measured.result}
+        if measured.baseline:
+            curves["without"] = measured.baseline
+        plot(curves, options.plot)
+    return 1 if report["errors"] or report.get("different") else 0
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
@@ -46,15 +47,19 @@ class Answer:
 
     Attributes:
         error: empty if all went well.
+        text: of the answer.
         num_input, num_output: tokens, as the server counts them.
+        num_cached: prompt tokens that the server had in a cache.
         first_token_s: time to first token.
         latency_s: time to the last event.
         gaps_s: between events; an event of a speculating server may hold several tokens.
     """
 
     error: str = ""
+    text: str = ""
     num_input: int = 0
     num_output: int = 0
+    num_cached: int = 0
     first_token_s: float = 0.0
     latency_s: float = 0.0
     gaps_s: list[float] = field(default_factory=list)
@@ -63,6 +68,12 @@ class Answer:
     def time_per_output_token_s(self) -> float:
         """After the first token; 0 for answers of one token."""
         return (self.latency_s - self.first_token_s) / max(self.num_output - 1, 1)
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        """After the first token; 0 for answers of one token."""
+        decode_s = self.latency_s - self.first_token_s
+        return (self.num_output - 1) / decode_s if decode_s > 0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -93,7 +104,9 @@ async def answer_one(server: Server, prompt: Prompt) -> Answer:
         **server.extra_body,
     }
     if server.endpoint == CHAT_ENDPOINT:
-        body["messages"] = [{"role": "user", "content": prompt.content}]
+        is_chat = isinstance(prompt.content, list)
+        message = {"role": "user", "content": prompt.content}
+        body["messages"] = prompt.content if is_chat else [message]
     else:
         body["prompt"] = prompt.content
     answer = Answer(num_input=len(prompt.content))
@@ -121,7 +134,7 @@ async def run_load(
     request_rate: float = float("inf"),
     burstiness: float = 1.0,
     seed: int = 0,
-    progress: bool = False,
+    progress: str = "",
 ) -> LoadResult:
     """Send all prompts and wait for their answers.
 
@@ -132,11 +145,11 @@ async def run_load(
         request_rate: arrivals a second; infinite sends all at once.
         burstiness: shape of the gamma law of the times between arrivals; 1 is a Poisson process.
         seed: of the arrivals.
-        progress: show a bar.
+        progress: name of a bar to show; empty for none.
     """
     gate = asyncio.Semaphore(max_concurrency or len(prompts))
     generator = random.Random(seed)
-    bar = tqdm(total=len(prompts), desc="requests", disable=not progress)
+    bar = tqdm(total=len(prompts), desc=progress, disable=not progress)
 
     async def one(prompt: Prompt) -> Answer:
         async with gate:
@@ -170,47 +183,44 @@ def summarise(result: LoadResult, percentiles: Sequence[float] = (99,)) -> dict[
         "output_throughput": num_output / result.duration_s,
         "total_token_throughput": (num_input + num_output) / result.duration_s,
     }
-    times_s = {
-        "ttft": [answer.first_token_s for answer in done],
-        "tpot": [answer.time_per_output_token_s for answer in done if answer.num_output > 1],
-        "itl": [gap_s for answer in done for gap_s in answer.gaps_s],
-        "e2el": [answer.latency_s for answer in done],
-    }
-    for name, values in times_s.items():
-        summary[f"mean_{name}_ms"] = 1000 * sum(values) / max(len(values), 1)
-        summary[f"median_{name}_ms"] = 1000 * percentile(values, 50)
+    for name, values in latencies_ms(result).items():
+        summary[f"mean_{name}_ms"] = sum(values) / max(len(values), 1)
+        summary[f"median_{name}_ms"] = percentile(values, 50)
+        summary[f"std_{name}_ms"] = statistics.pstdev(values) if values else 0.0
         for share in percentiles:
-            summary[f"p{share:g}_{name}_ms"] = 1000 * percentile(values, share)
+            summary[f"p{share:g}_{name}_ms"] = percentile(values, share)
     return summary
 
 
-async def draft_counters(server: Server) -> dict[str, float] | None:
-    """Speculation counters of /metrics, whatever their prefix; None if the server has none."""
-    try:
-        text = await get_text(f"{server.base_url}/metrics", server.headers)
-    except HTTPError:
-        return None
-    counters: dict[str, float] = {}
-    for line in text.splitlines():
-        if line.startswith("#"):
-            continue
-        for name in ("drafts", "draft_tokens", "accepted_tokens"):
-            head, _, value = line.rpartition(" ")
-            if head.partition("{")[0].endswith(f":spec_decode_num_{name}_total"):
-                counters[name] = counters.get(name, 0.0) + float(value)
-    return counters or None
+def latencies_ms(result: LoadResult) -> dict[str, list[float]]:
+    """All values of each latency, in milliseconds."""
+    done = result.completed
+    return {
+        "ttft": [1000 * a.first_token_s for a in done],
+        "tpot": [1000 * a.time_per_output_token_s for a in done if a.num_output > 1],
+        "itl": [1000 * gap_s for a in done for gap_s in a.gaps_s],
+        "e2el": [1000 * a.latency_s for a in done],
+    }
 
 
-def draft_summary(
-    before: Mapping[str, float] | None, after: Mapping[str, float] | None
-) -> dict[str, float] | None:
-    """What speculation did between two readings; None if the server does not speculate."""
-    if before is None or after is None:
-        return None
-    counts = {name: after[name] - before.get(name, 0.0) for name in after}
-    drafted, accepted = counts.get("draft_tokens", 0.0), counts.get("accepted_tokens", 0.0)
-    rate = accepted / drafted if drafted else 0.0
-    return {**counts, "acceptance_rate": rate}
+def num_good(result: LoadResult, limits_ms: Mapping[str, float]) -> int:
+    """Answers that met every limit.
+
+    Args:
+        result: of a run.
+        limits_ms: milliseconds, for `ttft`, `tpot` and `e2el`.
+    """
+    return sum(
+        all(
+            1000 * taken_s <= limits_ms.get(name, float("inf"))
+            for name, taken_s in (
+                ("ttft", answer.first_token_s),
+                ("tpot", answer.time_per_output_token_s),
+                ("e2el", answer.latency_s),
+            )
+        )
+        for answer in result.completed
+    )
 
 
 async def served_model(base_url: str, headers: Mapping[str, str] | None = None) -> str:
@@ -246,9 +256,13 @@ def _note_event(answer: Answer, event: Mapping[str, Any], start_s: float, last_s
     if usage := event.get("usage"):
         answer.num_input = usage["prompt_tokens"]
         answer.num_output = usage["completion_tokens"]
+        details = usage.get("prompt_tokens_details") or {}
+        answer.num_cached = details.get("cached_tokens") or 0
     if not event.get("choices") or not _holds_tokens(event["choices"][0]):
         return last_s
     now_s = time.perf_counter()
+    choice = event["choices"][0]
+    answer.text += choice.get("text") or choice.get("delta", {}).get("content") or ""
     if answer.first_token_s == 0.0:
         answer.first_token_s = now_s - start_s
     else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -110,6 +111,21 @@ class ServerProcess:
             time.sleep(0.2)
         print(f" ready after {time.monotonic() - start:.1f} s", flush=True)
 
+    def wait_until_logged(self, pattern: str, timeout_s: float) -> re.Match[str]:
+        """Wait for a line of the log that a pattern is found in.
+
+        Raises:
+            ServerError: the server ended, or did not write it in time.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while (match := re.search(pattern, self.log())) is None:
+            if self._process.poll() is not None:
+                raise ServerError(f"the server ended while starting\n{self.log_tail()}")
+            if time.monotonic() > deadline_s:
+                raise ServerError(f"not ready after {timeout_s:.0f} s\n{self.log_tail()}")
+            time.sleep(0.1)
+        return match
+
     def wait(self) -> int:
         """Wait for the server to end by itself; returns its exit status."""
         return self._process.wait()
@@ -128,13 +144,17 @@ class ServerProcess:
         if self._log is not None:
             self._log.close()
 
-    def log_tail(self) -> str:
-        """The last lines of the log; empty if it is shown anyway."""
+    def log(self) -> str:
+        """All that was logged; empty if it is shown anyway."""
         if self._log is None:
             return ""
-        self._log.seek(0)
-        lines = self._log.read().decode(errors="replace").splitlines()
-        return "\n".join(lines[-LOG_LINES:])
+        # The server writes at the end of the same file, whose position both share.
+        size = os.fstat(self._log.fileno()).st_size
+        return os.pread(self._log.fileno(), size, 0).decode(errors="replace")
+
+    def log_tail(self) -> str:
+        """The last lines of the log; empty if it is shown anyway."""
+        return "\n".join(self.log().splitlines()[-LOG_LINES:])
 
     def _is_healthy(self) -> bool:
         try:

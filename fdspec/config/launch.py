@@ -325,7 +325,7 @@ def _check_same_topic(servers: Sequence[ServerPlan]) -> None:
     for other in servers[1:]:
         for key in (found.path[0] for found in options_of(TopicConfig)):
             values = [getattr(server.config.topic, key) for server in (first, other)]
-            if key == _ROLE or values[0] == values[1]:
+            if not key.startswith("scheduler_") or values[0] == values[1]:
                 continue
             places = [f"{server.name} ({server.loaded.origins[key]})" for server in (first, other)]
             raise ConfigError(

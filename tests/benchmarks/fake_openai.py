@@ -21,8 +21,9 @@ class FakeOpenAI(ThreadingHTTPServer):
         self.bodies: list[dict[str, Any]] = []
         self.lock = threading.Lock()
         self.running = self.most_running = 0
-        self.drafted = 0
+        self.drafted = self.cleared = 0
         self.tokenize_form = "prompt"
+        self.plain_letter = "x"
         self.refused = self.broken = "never sent"
 
     @property
@@ -61,13 +62,20 @@ class _Handler(BaseHTTPRequestHandler):
                 "# TYPE x:spec_decode_num_draft_tokens_total counter\n"
                 f'x:spec_decode_num_draft_tokens_total{{model="fake"}} {drafted}.0\n'
                 f"x:spec_decode_num_accepted_tokens_total {drafted // 2}.0\n"
-                "x:spec_decode_num_accepted_tokens_per_pos_total 99\n",
+                "x:spec_decode_num_accepted_tokens_per_pos_total 99\n"
+                f'x:spec_decode_num_draft_tokens_per_pos_total{{position="0"}} {drafted}\n'
+                f'x:spec_decode_num_accepted_tokens_per_pos_total{{position="0"}} {drafted // 2}\n'
+                f'x:spec_decode_num_draft_tokens_per_pos_total{{position="1"}} {drafted}\n'
+                f'x:spec_decode_num_accepted_tokens_per_pos_total{{position="1"}} {drafted // 5}\n',
             )
         else:
             self._send(404, "no such path")
 
     def do_POST(self) -> None:  # noqa: N802
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path == "/v1/cache/clear":
+            self.server.cleared += 1
+            return self._send(200, "{}")
         if self.path == "/tokenize":
             if self.server.tokenize_form not in body:
                 return self._send(400, "unknown field")
@@ -101,8 +109,9 @@ class _Handler(BaseHTTPRequestHandler):
         count = body["max_tokens"]
         if "messages" in body:
             self._event({"choices": [{"delta": {"role": "assistant", "content": ""}}]})
+        letter = self.server.plain_letter if "speculative" in body else "x"
         for _ in range(count):
-            piece = {"delta": {"content": "x"}} if "messages" in body else {"text": "x"}
+            piece = {"delta": {"content": letter}} if "messages" in body else {"text": letter}
             self._event({"choices": [{"index": 0, "finish_reason": None, **piece}]})
         self._event({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": count}})
 
