@@ -42,7 +42,7 @@ from benchmarks.load import (
     served_model,
     tokenize,
 )
-from benchmarks.report import load_pyplot, machine, write_json
+from benchmarks.report import machine, write_json, write_report
 from benchmarks.server_metrics import draft_summary, read_counters
 from benchmarks.serving_arguments import parse_arguments
 from benchmarks.serving_report import (
@@ -269,8 +269,6 @@ def result_path(options: argparse.Namespace, report: dict[str, Any]) -> Path:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write, plot; 1 if a request failed or speculation changed an answer."""
     options = parse_arguments(__doc__, arguments)
-    if options.plot:
-        load_pyplot()
     try:
         with contextlib.ExitStack() as stack:
             base_url = options.base_url
@@ -289,15 +287,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print_report(options, measured)
     report = measured.report
     written = {**report, **details(measured.result)} if options.save_detailed else report
-    if options.output:
-        write_json(options.output, written)
+    curves = {"requests": measured.result}
+    if measured.baseline is not None:
+        curves = {"with speculation": measured.result, "without": measured.baseline}
+    write_report(options, written, lambda path: plot(curves, path))
     if options.save_result or options.save_detailed:
         write_json(result_path(options, report), written)
-    if options.plot:
-        curves = {"with speculation" if measured.baseline else "requests": measured.result}
-        if measured.baseline:
-            curves["without"] = measured.baseline
-        plot(curves, options.plot)
     return 1 if report["errors"] or report.get("different") else 0
 
 

@@ -87,7 +87,7 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None
         print("  ".join(cells).rstrip())
 
 
-def add_report_options(parser: argparse.ArgumentParser, *, has_plot: bool = True) -> None:
+def add_report_options(parser: argparse._ActionsContainer, *, has_plot: bool = True) -> None:
     """Options that say where a report goes; `write_report` does as they say."""
     parser.add_argument("--output", type=Path, help="JSON file to write")
     if has_plot:

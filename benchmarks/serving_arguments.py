@@ -14,6 +14,7 @@ import yaml
 
 from benchmarks.arguments import count
 from benchmarks.load import CHAT_ENDPOINT
+from benchmarks.report import add_report_options
 
 ENDPOINTS = {"openai": "/v1/completions", "openai-chat": CHAT_ENDPOINT}
 DATASETS = ("text", "random", "prompts", "jsonl", "sharegpt")
@@ -156,14 +157,13 @@ def _add_results(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--metadata", nargs="+", default=[], metavar="KEY=VALUE", help="into the JSON"
     )
-    group.add_argument("--output", type=Path, help="JSON file to write")
+    add_report_options(group)
     group.add_argument(
         "--save-result", action="store_true", help="write a JSON file of its own name"
     )
     group.add_argument("--save-detailed", action="store_true", help="with every request in it")
     group.add_argument("--result-dir", type=Path, default=Path())
     group.add_argument("--result-filename", help="default: from backend, load, model and date")
-    group.add_argument("--plot", type=Path, help="image to write (needs matplotlib)")
 
 
 def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:

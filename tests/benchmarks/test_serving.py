@@ -234,7 +234,7 @@ def test_servers_that_are_started(tmp_path, smollm2_path, capsys) -> None:
     counts = report["speculation"]
     assert counts["draft_tokens"] >= counts["accepted_tokens"] >= 0
     assert "ready at http://127.0.0.1:" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="did you mean max_num_seqs"):
+    with pytest.raises(SystemExit, match="did you mean --max-num-seqs"):
         benchmark_serving.main([*options, "--launch-options", "--max-num-seq 3"])
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fdspec.config import load_config
+from fdspec.config.launch import load_launch
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECK = ROOT / "scripts" / "check_prerequisites.sh"
@@ -100,7 +101,9 @@ def test_ci_runs_make_test():
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs" / "yaml").glob("*.yaml")), ids=str)
 def test_example_configurations_load_without_a_warning(path):
-    loaded = load_config(["--config", str(path)])
-    assert loaded.warnings == ()
-    assert loaded.config.model.model == "models/SmolLM2-135M-Instruct.Q4_1.gguf"
-    assert loaded.config.server.host == "127.0.0.1"
+    is_launch = "\nservers:" in path.read_text(encoding="utf-8")
+    servers = load_launch([str(path)]).servers if is_launch else ()
+    for loaded in [s.loaded for s in servers] or [load_config(["--config", str(path)])]:
+        assert loaded.warnings == ()
+        assert loaded.config.model.model == "models/SmolLM2-135M-Instruct.Q4_1.gguf"
+        assert loaded.config.server.host == "127.0.0.1"
