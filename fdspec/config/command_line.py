@@ -15,7 +15,7 @@ from fdspec.config.settings import Setting, path_of
 from fdspec.core.errors import ConfigError
 
 COMMAND_LINE = "command line"
-ACTIONS = ("help", "version", "print_config")
+ACTIONS = ("help", "version", "print_config", "dry_run")
 _SHORT_OPTION = re.compile(r"-[A-Za-z]")
 
 
@@ -26,7 +26,7 @@ class CommandLine:
     Attributes:
         settings: in the order written.
         config: argument of --config.
-        action: "help", "version", "print_config", or None for a normal run.
+        action: one of ACTIONS, or None for a normal run.
     """
 
     settings: tuple[Setting, ...]

@@ -124,6 +124,12 @@ class CacheConfig:
         help="Share of the memory (on CPU: of the RAM) that weights and KV cache may take. The "
         "cache never takes more than max_num_seqs sequences of max_model_len can fill.",
     )
+    memory_gib: float | None = option(
+        None,
+        minimum=0.001,
+        help="GiB of memory to plan for, instead of all that the machine or container has; with "
+        "--dry-run those of one rank.",
+    )
     num_gpu_blocks_override: int | None = option(
         None, minimum=1, help="Number of KV blocks, instead of a share of the memory."
     )
@@ -260,6 +266,13 @@ class DeviceConfig:
         maximum=1024,
         help="CPU threads that compute. Default: the processors of this process, cut to the CPU "
         "time of its container.",
+    )
+    tensor_parallel_size: int = option(
+        1,
+        minimum=1,
+        maximum=1024,
+        help="Ranks that --dry-run divides the model over. A server computes all of it in one "
+        "process, whatever this says.",
     )
 
     def __post_init__(self) -> None:

@@ -131,7 +131,8 @@ def _fastdeploy_engine_keys() -> dict[str, ForeignKey]:
     one_pool = "prompt and output share all blocks"
     own_memory = "KV is kept in this server's memory only"
     return {
-        **_each("tensor_parallel_size tp data_parallel_size dp", _warn(_ONE_PROCESS, 1)),
+        "tp": _same("tensor_parallel_size"),
+        **_each("data_parallel_size dp", _warn(_ONE_PROCESS, 1)),
         "local_data_parallel_id": _warn(_ONE_PROCESS, 0),
         **_each(
             "disable_custom_all_reduce enable_flashinfer_allreduce_fusion "
@@ -278,7 +279,7 @@ def _mindie_keys() -> dict[str, ForeignKey]:
         "trustRemoteCode": _warn(_NO_REMOTE_CODE, False),
         "backendType": _warn(_OWN_LAYERS),
         "LogConfig": _warn("the variable FDSPEC_LOG decides what is logged"),
-        "worldSize": _warn(_ONE_PROCESS, 1),
+        "worldSize": _same("tensor_parallel_size"),
         "maxBatchSize": _same("max_num_seqs"),
         "maxPrefillTokens": _same("max_num_batched_tokens"),
         "cacheBlockSize": _same("block_size"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,14 +83,23 @@ def config_from_options(
     return assemble([from_file, settings])
 
 
-def load_config_or_exit(argv: Sequence[str], program: str) -> LoadedConfig:
+def load_config_or_exit(
+    argv: Sequence[str], program: str, dry_run: Callable[[EngineConfig], int] | None = None
+) -> LoadedConfig:
     """`load_config` for a program: answers --help, --version and --print-config, logs the warnings.
 
+    Args:
+        argv: command line without the program's name.
+        program: its name, for messages.
+        dry_run: answers --dry-run and returns the exit status; None: the program has none.
+
     Raises:
-        SystemExit: 0 after an answer, 2 with a message on standard error after a ConfigError.
+        SystemExit: after an answer; 2 with a message on standard error after a ConfigError.
     """
     try:
         action = read_command_line(argv).action
+        if action == "dry_run" and dry_run is None:
+            raise ConfigError("--dry-run belongs to fdspec.entrypoints.api_server")
         if action == "help":
             print(help_text(program))
             raise SystemExit(0)
@@ -104,6 +113,8 @@ def load_config_or_exit(argv: Sequence[str], program: str) -> LoadedConfig:
     logger = get_logger(__name__)
     for warning in loaded.warnings:
         logger.warning(warning)
+    if action == "dry_run" and dry_run is not None:
+        raise SystemExit(dry_run(loaded.config))
     if action == "print_config":
         print(render_config(loaded.config, loaded.origins))
         raise SystemExit(0)

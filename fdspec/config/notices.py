@@ -22,6 +22,12 @@ def notices(config: EngineConfig) -> list[str]:
             "speculative_config.accept_policy: accept_all keeps wrong drafts: the output is not "
             "the model's; for debugging only"
         )
+    ranks = config.device.tensor_parallel_size
+    if ranks > 1:
+        lines.append(
+            f"tensor_parallel_size: {ranks} divides the model in --dry-run only; a server computes "
+            "all of it in one process (num_threads sets its cores)"
+        )
     unused = _unused_topic_keys(config.topic)
     if unused:
         lines.append(

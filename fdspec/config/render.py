@@ -63,6 +63,11 @@ def help_text(program: str) -> str:
         "General:",
         *_entry("--config FILE", "YAML file with any of the keys below."),
         *_entry("--print-config", "Print the result with the origin of each value, and end."),
+        *_entry(
+            "--dry-run",
+            "Print what the model needs of memory on each rank, and whether it fits, and end; no "
+            "weights are read. Status 0 if it fits, else 1.",
+        ),
         *_entry("--version", "Print the version, and end."),
         *_entry("-h, --help", "Print this, and end."),
     ]

@@ -16,7 +16,7 @@ from fdspec.config import EngineConfig
 from fdspec.core import ConfigError
 from fdspec.engine.engine import Engine
 from fdspec.engine.kv_layout import kv_layout, layout_details
-from fdspec.engine.memory import PoolSize, choose_pool_size, machine_memory_bytes
+from fdspec.engine.memory import PoolSize, choose_pool_size, planned_memory_bytes
 from fdspec.engine.roles import build_handoff
 from fdspec.engine.stats import EngineMonitor
 from fdspec.engine.warm_up import measure_step_costs
@@ -233,7 +233,7 @@ def _pool_size(config: EngineConfig, model: LlamaFamilyModel) -> PoolSize:
         block_size=cache.block_size,
         block_bytes=layout.block_bytes,
         weight_bytes=model.weight_bytes,
-        memory_bytes=machine_memory_bytes(),
+        memory_bytes=planned_memory_bytes(cache.memory_gib),
         utilization=cache.gpu_memory_utilization,
         max_num_seqs=config.scheduler.max_num_seqs,
         max_model_len=model.max_model_len,

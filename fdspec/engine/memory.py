@@ -30,6 +30,11 @@ def machine_memory_bytes() -> int:
     return total
 
 
+def planned_memory_bytes(memory_gib: float | None) -> int:
+    """What the configuration plans for: `memory_gib`, or all there is."""
+    return machine_memory_bytes() if memory_gib is None else int(memory_gib * GIB)
+
+
 @dataclass(frozen=True, slots=True)
 class PoolSize:
     """Size of the KV cache.

@@ -60,10 +60,10 @@ class WeightLoader:
         expert_quantization: str | None = None,
     ) -> None:
         self._checkpoint = checkpoint
-        self._format = None if quantization is None else _parse_format(quantization)
+        self._format = None if quantization is None else parse_format(quantization)
         self._expert_format = None
         if expert_quantization is not None:
-            self._expert_format = _parse_format(expert_quantization)
+            self._expert_format = parse_format(expert_quantization)
         self._used: set[str] = set()
 
     def vector(
@@ -197,23 +197,42 @@ class WeightLoader:
         return WeightFormat.parse("bfloat16")
 
     def _target(self, role: Role, own: WeightFormat) -> WeightFormat:
-        if role is Role.ROUTER:
-            return WeightFormat(32)
-        if role is Role.EXPERT:
-            return self._expert_format or own
-        if self._format is None:
-            return own
-        if role is Role.VOCABULARY and self._format.bits < _SIXTEEN_BITS:
-            return WeightFormat(
-                bits=8,
-                group_size=self._format.group_size,
-                has_minimum=False,
-                float_activations=self._format.float_activations,
-            )
-        return self._format
+        return format_of(role, own, self._format, self._expert_format)
 
 
-def _parse_format(quantization: str) -> WeightFormat:
+def format_of(
+    role: Role, own: WeightFormat, dense: WeightFormat | None, experts: WeightFormat | None
+) -> WeightFormat:
+    """The format that a matrix gets.
+
+    Args:
+        role: what it is for.
+        own: what the checkpoint's tensor becomes if nobody asks for a format.
+        dense: asked for all matrices but experts; None keeps their own.
+        experts: asked for experts.
+    """
+    if role is Role.ROUTER:
+        return WeightFormat(32)
+    if role is Role.EXPERT:
+        return experts or own
+    if dense is None:
+        return own
+    if role is Role.VOCABULARY and dense.bits < _SIXTEEN_BITS:
+        return WeightFormat(
+            bits=8,
+            group_size=dense.group_size,
+            has_minimum=False,
+            float_activations=dense.float_activations,
+        )
+    return dense
+
+
+def parse_format(quantization: str) -> WeightFormat:
+    """A format by name.
+
+    Raises:
+        ConfigError: it is not known.
+    """
     try:
         return WeightFormat.parse(quantization)
     except ValueError as error:

@@ -93,8 +93,8 @@ def test_values_that_say_what_is_done_anyway_are_accepted_in_silence(tmp_path, y
 @pytest.mark.parametrize(
     "yaml",
     [
-        "tensor_parallel_size: 4",
-        "tensor_parallel_size: true",
+        "data_parallel_size: 4",
+        "data_parallel_size: true",
         "enable_output_caching: false",
         "preemption_mode: swap",
         "kv_cache_ratio: 0.75",
@@ -150,10 +150,10 @@ def test_command_line_overrides_a_refused_value(tmp_path):
 
 def test_key_written_in_both_places_is_named_once(tmp_path):
     path = tmp_path / "f.yaml"
-    path.write_text("model: m\ntensor_parallel_size: 4\n")
-    loaded = load_config(["--config", str(path), "--tensor-parallel-size", "2"])
+    path.write_text("model: m\ndata_parallel_size: 4\n")
+    loaded = load_config(["--config", str(path), "--data-parallel-size", "2"])
     assert len(loaded.warnings) == 1
-    assert loaded.warnings[0].startswith("--tensor-parallel-size: ")
+    assert loaded.warnings[0].startswith("--data-parallel-size: ")
 
 
 @pytest.mark.parametrize(
