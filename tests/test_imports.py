@@ -49,8 +49,8 @@ ALLOWED = {
         ),
     },
     "entrypoints": {
-        *("engine.build", "scheduler.broker", "scheduler.topic", "tokenizer", "config", "core"),
-        *("models", "ops", "training", "utils", "version"),
+        *("engine.build", "engine.dry_run", "scheduler.broker", "scheduler.topic", "tokenizer"),
+        *("config", "core", "models", "ops", "training", "utils", "version"),
     },
     "": {"core", "entrypoints", "version"},
 }

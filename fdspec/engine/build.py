@@ -176,7 +176,7 @@ def _assemble(
     layout = kv_layout(
         runner.cache,
         checkpoint=identity.get("checkpoint", ""),
-        quantization=config.model.quantization or "as in the checkpoint",
+        quantization=str(_weight_formats(config, model)),
         rope=identity.get("rope", ""),
     )
     built = build_handoff(config, runner.cache.memory(), layout)
