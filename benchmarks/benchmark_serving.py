@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ from benchmarks.load import (
     tokenize,
 )
 from benchmarks.report import machine, write_json, write_report
-from benchmarks.server_metrics import draft_summary, read_counters
+from benchmarks.server_metrics import Counters, draft_summary, handoff_summary, read_counters
 from benchmarks.serving_arguments import parse_arguments
 from benchmarks.serving_report import (
     COMPARED,
@@ -54,6 +54,7 @@ from benchmarks.serving_report import (
     plot,
     print_comparison,
     print_figures,
+    print_handoffs,
     print_speculation,
     print_values,
     ratios,
@@ -135,8 +136,15 @@ def _is_messages(prompt: Prompt) -> bool:
     return isinstance(prompt.content, list) and isinstance(prompt.content[0], dict)
 
 
-async def measure(options: argparse.Namespace, base_url: str) -> Measured:
+async def measure(
+    options: argparse.Namespace, base_url: str, worker_urls: Sequence[str] = ()
+) -> Measured:
     """Run the load on a server that is ready.
+
+    Args:
+        options: of the command line.
+        base_url: of the server.
+        worker_urls: of servers whose handoffs are counted.
 
     Raises:
         HTTPError, ValueError: it cannot be run; a request that fails is counted instead.
@@ -148,6 +156,7 @@ async def measure(options: argparse.Namespace, base_url: str) -> Measured:
         # Of another seed, so that no cache knows the prompts that count.
         seed = options.seed + 1_000_003
         await run_load(server, await make_prompts(options, server, options.num_warmups, seed))
+    handoffs = await _read_all(worker_urls, headers)
     measured = await (_compare if options.baseline else _measure_once)(options, server)
     results = [result for result in (measured.result, measured.baseline) if result is not None]
     report: dict[str, Any] = {
@@ -162,7 +171,12 @@ async def measure(options: argparse.Namespace, base_url: str) -> Measured:
     }
     if options.pd_metrics:
         report["phases_ms"] = phases(measured.result)
+        report["handoffs"] = handoff_summary(handoffs, await _read_all(worker_urls, headers))
     return dataclasses.replace(measured, report=report)
+
+
+async def _read_all(urls: Sequence[str], headers: Mapping[str, str]) -> dict[str, Counters | None]:
+    return {url: await read_counters(url, headers) for url in urls}
 
 
 async def _measure_once(options: argparse.Namespace, server: Server) -> Measured:
@@ -247,6 +261,7 @@ def print_report(options: argparse.Namespace, measured: Measured) -> None:
     if options.pd_metrics:
         rows = {PHASES[name]: values for name, values in report["phases_ms"].items()}
         print_values("milliseconds", rows, shares)
+        print_handoffs(report["handoffs"])
     print_speculation(report["speculation"])
     if measured.rounds:
         print_comparison(measured.rounds)
@@ -271,7 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_arguments(__doc__, arguments)
     try:
         with contextlib.ExitStack() as stack:
-            base_url = options.base_url
+            base_url, worker_urls = options.base_url, options.worker_url
             if options.config:
                 flags = launch_flags(
                     options.speculative_config, options.scheduler_topic, options.launch_options
@@ -280,8 +295,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     # What the first of two equal requests leaves would serve the second.
                     flags += ["--enable-prefix-caching", "false"]
                 servers = launched_servers(options.config, flags, options.start_timeout)
-                base_url = stack.enter_context(servers).url
-            measured = asyncio.run(measure(options, base_url))
+                started = stack.enter_context(servers)
+                base_url, worker_urls = started.url, list(started.urls.values())
+            measured = asyncio.run(measure(options, base_url, worker_urls))
     except (HTTPError, ServerError, ValueError) as error:
         raise SystemExit(f"error: {error}") from None
     print_report(options, measured)

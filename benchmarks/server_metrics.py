@@ -17,6 +17,7 @@ Counters = Mapping[str, float]
 _SAMPLE = re.compile(r"(?P<name>[^\s{]+)(?P<labels>\{.*\})? (?P<value>\S+)")
 _POSITION = re.compile(r'position="(\d+)"')
 _DRAFTS = ("drafts", "draft_tokens", "accepted_tokens")
+_HANDOFFS = ("handoffs_loaded", "handoffs_failed", "handoff_bytes", "handoff_seconds")
 _BY_POSITION = ("draft_tokens_per_pos", "accepted_tokens_per_pos")
 
 
@@ -58,10 +59,42 @@ def draft_summary(before: Counters | None, after: Counters | None) -> dict[str, 
     return found
 
 
+def handoff_summary(
+    before: Mapping[str, Counters | None], after: Mapping[str, Counters | None]
+) -> dict[str, float] | None:
+    """What decode servers took over from prefill servers between two readings.
+
+    Args:
+        before, after: readings by server.
+
+    Returns:
+        how many KV caches, how many could not be had, megabytes and milliseconds of each on
+        average; None if no server took any over.
+    """
+    total = dict.fromkeys(_HANDOFFS, 0.0)
+    for server, counters in after.items():
+        for name in total:
+            earlier = (before.get(server) or {}).get(name, 0.0)
+            total[name] += (counters or {}).get(name, 0.0) - earlier
+    loaded, failed, size, seconds = total.values()
+    if not loaded and not failed:
+        return None
+    count = max(loaded, 1.0)
+    return {
+        "loaded": loaded,
+        "failed": failed,
+        "mean_megabytes": size / count / 1e6,
+        "mean_ms": 1000 * seconds / count,
+    }
+
+
 def _own_name(name: str, labels: str) -> str | None:
     tail = name.partition(":")[2]
     for known in _DRAFTS:
         if tail == f"spec_decode_num_{known}_total":
+            return known
+    for known in _HANDOFFS:
+        if tail == f"kv_{known}_total":
             return known
     position = _POSITION.search(labels)
     for known in _BY_POSITION:

@@ -155,6 +155,14 @@ def _add_results(group: argparse._ArgumentGroup) -> None:
         help="tell the first token (of prefill), the second (after the handoff) and others apart",
     )
     group.add_argument(
+        "--worker-url",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="of a decode server, whose handoffs --pd-metrics counts; servers that are started are "
+        "known",
+    )
+    group.add_argument(
         "--metadata", nargs="+", default=[], metavar="KEY=VALUE", help="into the JSON"
     )
     add_report_options(group)

@@ -151,6 +151,15 @@ def print_speculation(counts: Mapping[str, Any] | None) -> None:
         print("accepted by position, %: " + " ".join(f"{100 * share:.1f}" for share in shares))
 
 
+def print_handoffs(counts: Mapping[str, float] | None) -> None:
+    """How KV caches came from prefill to decode."""
+    if counts:
+        print(
+            f"handoffs: {counts['loaded']:.0f}, of {counts['mean_megabytes']:.2f} MB in "
+            f"{counts['mean_ms']:.1f} ms on average; {counts['failed']:.0f} prompts computed again"
+        )
+
+
 def print_comparison(rounds: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> None:
     """Figures with and without speculation; ratios are taken inside a round.
 

@@ -121,6 +121,7 @@ class Metrics:
         yield from self._request_families()
         yield from self._engine_families()
         yield from self._draft_families()
+        yield from self._handoff_families()
         yield from self._topic_families()
 
     def _request_families(self) -> Iterator[Metric]:
@@ -241,6 +242,29 @@ class Metrics:
             for source, pair in sorted(counters.by_source.items()):
                 family.add_metric([source], pair[index])
             yield family
+
+    def _handoff_families(self) -> Iterator[Metric]:
+        """Of this server's engine; only prefill and decode servers hand anything over."""
+        stats = self.stats
+        yield self._gauge(
+            "kv_handoffs_open",
+            "Offers that may still be read, or KV caches being read",
+            stats.num_handoffs_open,
+        )
+        for name, text, value in (
+            ("offered", "KV caches handed over by this server", stats.num_offered_total),
+            ("loaded", "KV caches taken over by this server", stats.num_loaded_total),
+            ("failed", "Of those offered, computed here instead", stats.num_load_failures_total),
+        ):
+            yield self._counter(f"kv_handoffs_{name}", text, value)
+        yield self._counter(
+            "kv_handoff_bytes", "Bytes of KV caches taken over", stats.num_loaded_bytes_total
+        )
+        yield self._counter(
+            "kv_handoff_seconds",
+            "Seconds that taking them over took, together",
+            stats.load_ms_total / 1000,
+        )
 
     def _topic_families(self) -> Iterator[Metric]:
         topic = self.topic
