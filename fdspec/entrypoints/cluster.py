@@ -82,6 +82,8 @@ def render(stats: TopicStats) -> str:
     for row in rows:
         cells = (text.ljust(width) for text, width in zip(row, widths, strict=True))
         lines.append("  ".join(cells).rstrip())
+    if missing := stats.missing_roles():
+        lines.append(f"no {' and no '.join(missing)} worker is alive: requests wait")
     return "\n".join(lines)
 
 

@@ -16,6 +16,7 @@ def describe_cluster(stats: TopicStats) -> dict[str, Any]:
         "leased": stats.num_leased,
         "frontends": stats.num_frontends,
         "dead_letters": stats.num_dead_letters,
+        "missing_roles": stats.missing_roles(),
         "workers": [
             {
                 "id": worker.card.worker_id,

@@ -216,18 +216,26 @@ def _add_state(router: APIRouter, frontend: Frontend) -> None:
     @router.get("/ping")
     @router.post("/ping")
     async def health() -> Response:
-        """200 while the engine lives and requests get through to it, else 503."""
-        if frontend.client.death is not None:
-            raise ApiError(
-                503, f"the engine has ended: {frontend.client.death}", code="engine_dead"
-            )
-        if frontend.client.trouble is not None:
+        """200 while the engine lives and requests get through to it, else 503.
+
+        A server without an engine is not healthy without the workers that requests need. One with
+        an engine is: to start it again would help nobody.
+        """
+        client = frontend.client
+        if client.death is not None:
+            raise ApiError(503, f"the engine has ended: {client.death}", code="engine_dead")
+        if client.trouble is not None:
             raise ApiError(
                 503,
                 "the broker of the scheduler topic cannot be reached",
                 code="broker_unreachable",
             )
-        return _json({"status": "ok"})
+        if not client.missing_roles:
+            return _json({"status": "ok"})
+        if not client.has_engine:
+            missing = " and no ".join(client.missing_roles)
+            raise ApiError(503, f"no {missing} worker is alive on the topic", code="no_worker")
+        return _json({"status": "ok", "missing_roles": client.missing_roles})
 
     @router.get("/v1/cluster")
     async def cluster() -> Response:

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from fdspec.core import Abort, ClearCache, Command, EngineDead, FdspecError, Submit, TokenEvent
-from fdspec.scheduler.broker.values import QUEUES, TopicStats, WorkerCard, WorkerState
+from fdspec.scheduler.broker.values import QUEUES, Role, TopicStats, WorkerCard, WorkerState
 from fdspec.scheduler.topic.in_process import InProcessTopic
 from fdspec.scheduler.topic.messages import EngineMessage, EngineStats, Fatal, Ready
 
@@ -88,6 +88,8 @@ class TopicClient(ABC):
         stats: the engine's latest statistics.
         death: why the engine is gone; None while it lives.
         trouble: why requests cannot get through now, though they may later; None if they can.
+        has_engine: False if only workers of a shared topic compute.
+        missing_roles: of a shared topic: see `TopicStats.missing_roles`.
         on_stats: called with each EngineStats; replace it to watch.
         on_topic: called with the TopicStats of a shared topic; replace it to watch.
         on_death: called once with the reason when the engine is gone; replace it to watch.
@@ -98,6 +100,8 @@ class TopicClient(ABC):
         self.stats = EngineStats()
         self.death: str | None = None
         self.trouble: str | None = None
+        self.has_engine = True
+        self.missing_roles: tuple[Role, ...] = ()
         self.on_stats: Callable[[EngineStats], None] = lambda _: None
         self.on_topic: Callable[[TopicStats], None] = lambda _: None
         self.on_death: Callable[[str], None] = lambda _: None

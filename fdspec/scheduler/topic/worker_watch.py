@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 
 from fdspec.scheduler.broker.interface import BrokerError, BrokerUnavailable
-from fdspec.scheduler.broker.values import TopicStats
+from fdspec.scheduler.broker.values import Role, TopicStats
 from fdspec.scheduler.topic.client import TopicClient
 from fdspec.scheduler.topic.codec import decode
 from fdspec.scheduler.topic.messages import EngineStats, Ready
@@ -27,17 +28,28 @@ async def watch_workers(client: TopicClient, *, has_engine: bool) -> None:
     Raises:
         BrokerRefused: the broker will not have us, and without an engine there is nothing to do.
     """
+    client.has_engine = has_engine
     is_told = False
     while True:
         with contextlib.suppress(BrokerError if has_engine else BrokerUnavailable):
             stats = await client.topic_stats()
             client.on_topic(stats)
+            if stats.missing_roles() != client.missing_roles:
+                client.missing_roles = stats.missing_roles()
+                _tell_what_is_missing(client.missing_roles)
             if not has_engine:
                 _tell_of_workers(client, stats)
         if client.ready is None and not is_told:
             logger.info("waiting for a worker on the topic")
             is_told = True
         await asyncio.sleep(_INTERVAL_S)
+
+
+def _tell_what_is_missing(roles: Sequence[Role]) -> None:
+    if roles:
+        logger.warning("no %s worker is alive on the topic", " and no ".join(roles))
+    else:
+        logger.info("every kind of worker that requests need is alive on the topic")
 
 
 def _tell_of_workers(client: TopicClient, stats: TopicStats) -> None:
