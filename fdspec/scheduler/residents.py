@@ -273,9 +273,7 @@ class Residents:
         if end.is_loaded:
             self.computed(request, load.num_tokens)
         elif not end.is_quiet:
-            held = self._loading.keep_unquiet(request, load)
-            self._stop(request)
-            self._wait_again(request, held)
+            self._wait_again(request, self._stop(request, noisy=load))
 
     def _remove(self, request: Request) -> None:
         """Take a request out of service, but for its blocks or its place in the queue."""
@@ -286,13 +284,19 @@ class Residents:
         if not choices:
             del self._choices[request.sequence_id[0]]
 
-    def _stop(self, request: Request) -> tuple[int, ...]:
-        """Take a running request off its blocks; returns those to release, which stay cached."""
+    def _stop(self, request: Request, noisy: KVLoad | None = None) -> tuple[int, ...]:
+        """Take a running request off its blocks; returns those to release, which stay cached.
+
+        Not those of a load that has not ended, or that may still write though it has (noisy).
+        """
         self.running.remove(request)
         self._wake(self.sharing.publish(request))
         self.sharing.publish_tail(request)
         self._wake(self.sharing.withdraw(request))
-        held = self._loading.withdraw(request)
+        if noisy is None:
+            held = self._loading.withdraw(request)
+        else:
+            held = self._loading.keep_unquiet(request, noisy)
         request.block_ids = ()
         return held
 
