@@ -21,7 +21,7 @@ CACHE_VARIABLE = "FD_MODEL_CACHE"
 _SOURCES = ("HUGGINGFACE", "MODELSCOPE", "AISTUDIO")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(/[\w./-]+\.gguf)?")
 # What a server reads; other formats of the same weights would only take time.
-_WANTED = ("*.json", "*.jinja", "*.safetensors")
+_WANTED = ("*.json", "*.jinja", "*.safetensors", "tokenizer.model")
 
 
 def resolve_model(name: str | Path, revision: str | None = None) -> Path:

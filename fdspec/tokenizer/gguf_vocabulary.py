@@ -17,11 +17,16 @@ from tokenizers.processors import TemplateProcessing
 
 from fdspec.core.errors import CheckpointError
 from fdspec.tokenizer.byte_table import DecoderRules
+from fdspec.tokenizer.sentencepiece_backend import (
+    CONTROL,
+    NORMAL,
+    USER_DEFINED,
+    SentencePieces,
+    build_sentencepiece_backend,
+)
 from fdspec.utils.gguf_header import GGUFHeader
 
 _PREFIX = "tokenizer.ggml."
-_NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4
-_SPACE_MARK = "\u2581"
 
 _GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
 _LLAMA3_PATTERN = (
@@ -71,9 +76,9 @@ def gguf_added_tokens(header: GGUFHeader) -> tuple[list[str], list[str]]:
     tokens: Sequence[str] = header.require(_PREFIX + "tokens")
     special, plain = [], []
     for token, kind in zip(tokens, _token_types(header, len(tokens)), strict=True):
-        if kind == _CONTROL:
+        if kind == CONTROL:
             special.append(token)
-        elif kind == _USER_DEFINED:
+        elif kind == USER_DEFINED:
             plain.append(token)
     return special, plain
 
@@ -147,55 +152,19 @@ def _build_byte_level(header: GGUFHeader) -> tokenizers.Tokenizer:
 
 def _build_sentencepiece(header: GGUFHeader) -> tokenizers.Tokenizer:
     tokens: Sequence[str] = header.require(_PREFIX + "tokens")
-    scores: Sequence[float] = header.require(_PREFIX + "scores")
-    types = _token_types(header, len(tokens))
-    vocabulary = gguf_vocabulary(header)
     unknown = _special_id(header, "unknown")
-    backend = tokenizers.Tokenizer(
-        models.BPE(
-            vocab=vocabulary,
-            merges=_merges_by_score(tokens, scores, types, vocabulary),
-            unk_token=None if unknown is None else tokens[unknown],
-            fuse_unk=True,
-            byte_fallback="<0x00>" in vocabulary,
-        )
+    pieces = SentencePieces(
+        tokens=tokens,
+        scores=header.require(_PREFIX + "scores"),
+        types=_token_types(header, len(tokens)),
+        unknown=None if unknown is None else tokens[unknown],
+        adds_space_prefix=_adds_space_prefix(header),
     )
-    steps: list[Any] = [normalizers.Replace(" ", _SPACE_MARK)]
-    undo: list[Any] = [
-        decoders.Replace(_SPACE_MARK, " "),
-        decoders.ByteFallback(),
-        decoders.Fuse(),
-    ]
-    if _adds_space_prefix(header):
-        steps.insert(0, normalizers.Prepend(_SPACE_MARK))
-        undo.append(decoders.Strip(" ", 1, 0))
-    backend.normalizer = normalizers.Sequence(steps)
-    backend.decoder = decoders.Sequence(undo)
-    return backend
-
-
-def _merges_by_score(
-    tokens: Sequence[str],
-    scores: Sequence[float],
-    types: Sequence[int],
-    vocabulary: dict[str, int],
-) -> list[tuple[str, str]]:
-    """SentencePiece joins the pair whose result scores highest; as a ranked list of pairs."""
-    ranked: list[tuple[float, int, int, str, str]] = []
-    for index, token in enumerate(tokens):
-        if types[index] != _NORMAL:
-            continue
-        for cut in range(1, len(token)):
-            left, right = token[:cut], token[cut:]
-            if left in vocabulary and right in vocabulary:
-                halves = vocabulary[left], vocabulary[right]
-                ranked.append((-scores[index], *halves, left, right))
-    ranked.sort(key=lambda entry: entry[:3])
-    return [(left, right) for _, _, _, left, right in ranked]
+    return build_sentencepiece_backend(pieces)
 
 
 def _token_types(header: GGUFHeader, num_tokens: int) -> Sequence[int]:
-    types: Sequence[int] = header.metadata.get(_PREFIX + "token_type", [_NORMAL] * num_tokens)
+    types: Sequence[int] = header.metadata.get(_PREFIX + "token_type", [NORMAL] * num_tokens)
     return types
 
 

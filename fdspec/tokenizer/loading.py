@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds a model's tokenizer files and builds a Tokenizer from them.
 
-Owns which file says what: tokenizer.json, tokenizer_config.json, generation_config.json,
-chat_template.jinja, or the metadata of a GGUF file. Never downloads.
+Owns which file says what: tokenizer.json, else tokenizer.model; tokenizer_config.json,
+generation_config.json, chat_template.jinja, or the metadata of a GGUF file. Never downloads.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tokenizers
+from tokenizers.processors import TemplateProcessing
 
 from fdspec.core.errors import CheckpointError
 from fdspec.tokenizer.gguf_vocabulary import build_gguf_backend, gguf_special_ids
+from fdspec.tokenizer.sentencepiece_backend import add_special_pieces, build_sentencepiece_backend
+from fdspec.tokenizer.sentencepiece_model import read_sentencepiece_model
 from fdspec.tokenizer.tokenizer import Tokenizer
 from fdspec.utils.gguf_header import read_gguf_header
 from fdspec.utils.json_file import read_json_object, read_optional_json_object
@@ -32,13 +35,15 @@ _NAMED_SPECIALS = (
     "mask_token",
 )
 _DEFAULT_TEMPLATE_NAME = "default"
+_FOLDER_FILES = ("tokenizer.json", "tokenizer.model")
 
 
 def load_tokenizer(path: str | Path, chat_template: str | None = None) -> Tokenizer:
     """Build the tokenizer of a model.
 
     Args:
-        path: model folder with `tokenizer.json`, folder with one GGUF file, or a GGUF file.
+        path: model folder with `tokenizer.json` or `tokenizer.model`, folder with one GGUF file, or
+            a GGUF file.
         chat_template: Jinja text that replaces the model's own template.
 
     Raises:
@@ -51,12 +56,12 @@ def load_tokenizer(path: str | Path, chat_template: str | None = None) -> Tokeni
 
 
 def find_tokenizer(location: Path) -> Path:
-    """The folder with `tokenizer.json`, or the GGUF file, at a path.
+    """The folder with `tokenizer.json` or `tokenizer.model`, or the GGUF file, at a path.
 
     Raises:
-        CheckpointError: there is neither.
+        CheckpointError: there is none of them.
     """
-    if location.is_dir() and not (location / "tokenizer.json").exists():
+    if location.is_dir() and not any((location / name).exists() for name in _FOLDER_FILES):
         return _only_gguf_file(location)
     if not location.exists():
         raise CheckpointError(f"{location}: no such file or folder")
@@ -70,13 +75,7 @@ def _only_gguf_file(folder: Path) -> Path:
     if found:
         names = ", ".join(file.name for file in found)
         raise CheckpointError(f"{folder}: holds several GGUF files, name one of them: {names}")
-    message = f"{folder}: there is no tokenizer.json and no .gguf file"
-    if (folder / "tokenizer.model").exists():
-        message += (
-            "; tokenizer.model alone is not enough: convert it once with transformers, "
-            "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
-        )
-    raise CheckpointError(message)
+    raise CheckpointError(f"{folder}: there is no {', no '.join(_FOLDER_FILES)} and no .gguf file")
 
 
 def _load_gguf(file: Path, chat_template: str | None) -> Tokenizer:
@@ -94,16 +93,11 @@ def _load_gguf(file: Path, chat_template: str | None) -> Tokenizer:
 
 
 def _load_folder(folder: Path, chat_template: str | None) -> Tokenizer:
-    file = folder / "tokenizer.json"
-    try:
-        backend = tokenizers.Tokenizer.from_file(str(file))
-    # The library raises bare Exception for every kind of damage.
-    except Exception as error:
-        raise CheckpointError(f"{file}: not a tokenizer that can be read: {error}") from error
-    # A file may carry padding and truncation of its training; neither belongs in serving.
-    backend.no_padding()
-    backend.no_truncation()
     config = read_optional_json_object(folder / "tokenizer_config.json")
+    if (folder / "tokenizer.json").exists():
+        backend = _read_pipeline(folder / "tokenizer.json")
+    else:
+        backend = _read_pieces(folder / "tokenizer.model", config)
     named = _register_specials(backend, config)
     text = chat_template or _read_template(folder, config)
     bos = named.get("bos_token")
@@ -114,6 +108,31 @@ def _load_folder(folder: Path, chat_template: str | None) -> Tokenizer:
         chat_template=_compile(text, named, str(folder)),
         source=str(folder),
     )
+
+
+def _read_pipeline(file: Path) -> tokenizers.Tokenizer:
+    try:
+        backend = tokenizers.Tokenizer.from_file(str(file))
+    # The library raises bare Exception for every kind of damage.
+    except Exception as error:
+        raise CheckpointError(f"{file}: not a tokenizer that can be read: {error}") from error
+    # A file may carry padding and truncation of its training; neither belongs in serving.
+    backend.no_padding()
+    backend.no_truncation()
+    return backend
+
+
+def _read_pieces(file: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
+    """The pipeline of a tokenizer.model; the configuration says whether texts begin with BOS."""
+    pieces = read_sentencepiece_model(file)
+    backend = build_sentencepiece_backend(pieces)
+    add_special_pieces(backend, pieces)
+    bos = _token_text(config.get("bos_token"))
+    if config.get("add_bos_token") and bos and (bos_id := backend.token_to_id(bos)) is not None:
+        backend.post_processor = TemplateProcessing(
+            single=[f"{bos}:0", "$A:0"], special_tokens=[(bos, bos_id)]
+        )
+    return backend
 
 
 def _compile(text: str | None, named: Mapping[str, str], source: str) -> ChatTemplate | None:

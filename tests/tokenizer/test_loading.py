@@ -50,8 +50,8 @@ def test_training_leftovers_are_ignored(tmp_path):
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({}, "no tokenizer.json and no .gguf"),
-        ({"tokenizer.model": b"x"}, "save_pretrained"),
+        ({}, "no tokenizer.json, no tokenizer.model and no .gguf"),
+        ({"tokenizer.model": b"x"}, "not a SentencePiece model"),
         ({"a.gguf": b"x", "b.gguf": b"x"}, "a.gguf, b.gguf"),
         ({"a.gguf": b"not it"}, "not a GGUF file"),
         ({"a.gguf": b"GGUF\x03\0\0\0"}, "damaged"),
