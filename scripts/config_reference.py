@@ -87,6 +87,8 @@ def _foreign_rows() -> list[tuple[str, str]]:
 
 
 def _fate(key: ForeignKey) -> str:
+    if key.otherwise:
+        return f"`{key.to}` or `{key.otherwise}`"
     if key.to:
         return f"`{key.to}`"
     verb = "refused" if key.refused else "no effect"

@@ -7,23 +7,18 @@ Frozen values; an instance that exists is consistent. Made by `loader.py`, tests
 from __future__ import annotations
 
 import dataclasses
-import re
 from dataclasses import dataclass
 from typing import Literal
 
 from fdspec.config.checks import Contradiction, check_numbers
 from fdspec.config.handoff import HandoffConfig
 from fdspec.config.options import option
+from fdspec.config.quantization import QUANTIZATIONS, check_quantization
 from fdspec.config.rope_scaling import RopeScalingConfig
 from fdspec.config.speculative import SpeculativeConfig
 from fdspec.config.topic import TopicConfig
 
 DEFAULT_TOKEN_BUDGET = 512
-QUANTIZATIONS = "none, bfloat16, wint8, wint4, wint8_a16, wint4_a16"
-# The names that fdspec.ops.WeightFormat reads.
-_QUANTIZATION = re.compile(
-    r"none|bfloat16|(wint4(_channel|_g(32|64|128))?(_min)?|wint8(_channel|_g(32|64|128))?)(_a16)?"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +92,7 @@ class ModelConfig:
         if not self.model:
             raise Contradiction(("model",), "model must not be empty")
         for key in ("quantization", "expert_quantization"):
-            value = getattr(self, key)
-            if value is not None and not _QUANTIZATION.fullmatch(value):
-                raise Contradiction(
-                    (key,),
-                    f"{key} must be one of {QUANTIZATIONS} (after the bits may follow _g32, _g64, "
-                    "_g128 or _channel for groups, and for 4 bits _min for a minimum), or null, "
-                    f"got {value!r}",
-                )
+            check_quantization(key, getattr(self, key))
 
     @property
     def served_names(self) -> tuple[str, ...]:

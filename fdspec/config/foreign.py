@@ -28,7 +28,8 @@ _OWN_LAYERS = "fdspec runs its own layers"
 _NO_REMOTE_CODE = "no code of a checkpoint is ever run"
 _SWAP = "swap_space, and what is quicker, decide what becomes of a preempted sequence"
 _STRUCTURED = "there is no structured output; a request that asks for it is refused"
-_NO_DRAFTING_MODEL = "there are no drafting models in this version"
+_NO_MTP = "there is no multi-token prediction in this version"
+_CHAINS = "a model drafts a chain, one token in each pass"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class ForeignKey:
         refused: True if leaving the key out would change results.
         rewrite: turns the value into the own key's value (None: the key has no effect);
             without one the value is taken as it is.
+        otherwise: own key that takes the values which `rewrite` has no use for; empty if none does.
     """
 
     to: str = ""
@@ -49,6 +51,7 @@ class ForeignKey:
     reason: str = ""
     refused: bool = False
     rewrite: Callable[[object], object] | None = None
+    otherwise: str = ""
 
 
 @cache
@@ -228,7 +231,9 @@ def _vllm_engine_keys() -> dict[str, ForeignKey]:
         **_each("compilation_config optimization_level", _warn(f"see {GRAPH}")),
         "calculate_kv_scales": _warn("an int8 KV cache is scaled as it is written", False),
         # Older flags of speculation.
-        "speculative_model": _same(f"{SPECULATIVE}.method", _model_as_method, _NO_DRAFTING_MODEL),
+        "speculative_model": _MODEL_OR_METHOD,
+        "speculative_model_quantization": _same(f"{SPECULATIVE}.quantization"),
+        "speculative_draft_tensor_parallel_size": _warn(_ONE_PROCESS, 1),
         "num_speculative_tokens": _same(f"{SPECULATIVE}.num_speculative_tokens"),
         "ngram_prompt_lookup_max": _same(f"{SPECULATIVE}.max_ngram_size"),
         "ngram_prompt_lookup_min": _same(f"{SPECULATIVE}.min_ngram_size"),
@@ -300,10 +305,10 @@ def _speculative_keys() -> dict[str, ForeignKey]:
     keys = {
         # FastDeploy
         **_each(
-            "mtp_strategy num_model_steps num_gpu_block_expand_ratio quantization "
-            "prefill_one_step_stop enable_draft_logprob",
-            _warn(_NO_DRAFTING_MODEL, False),
+            "mtp_strategy num_model_steps prefill_one_step_stop enable_draft_logprob",
+            _warn(_NO_MTP, False),
         ),
+        "num_gpu_block_expand_ratio": _warn("a drafting model's cache is in the same blocks"),
         "max_candidate_len": _warn("topp looks at the 5 most likely tokens", 5),
         "verify_window": _warn("topp judges each token by itself", 0),
         "enf_gen_phase_tag": _refuse("tokens are not forced after the thinking part", False),
@@ -312,14 +317,17 @@ def _speculative_keys() -> dict[str, ForeignKey]:
         "decoding_length": _same(f"{SPECULATIVE}.num_speculative_tokens"),
         "dynamic_algo": _same(f"{SPECULATIVE}.adaptive_draft_length"),
         # vLLM
-        "model": _same(f"{SPECULATIVE}.method", _model_as_method, _NO_DRAFTING_MODEL),
+        "model": _MODEL_OR_METHOD,
         "prompt_lookup_max": _same(f"{SPECULATIVE}.max_ngram_size"),
         "prompt_lookup_min": _same(f"{SPECULATIVE}.min_ngram_size"),
         **_each(
-            "draft_tensor_parallel_size max_model_len revision code_revision enforce_eager "
             "parallel_drafting speculative_token_tree disable_padded_drafter_batch",
-            _warn(_NO_DRAFTING_MODEL),
+            _warn(_CHAINS),
         ),
+        "draft_tensor_parallel_size": _warn(_ONE_PROCESS, 1),
+        "max_model_len": _warn("drafts end where the drafting model's positions do"),
+        **_each("revision code_revision", _warn("the drafting model's default revision is used")),
+        "enforce_eager": _warn("a drafting model always runs as a step program", False),
         "disable_mqa_scorer": _warn("all draft rows are verified in one pass"),
         "disable_logprobs": _warn("logprobs are right under speculation", False),
         "acceptance_method": _warn("verify_strategy decides", "rejection_sampler"),
@@ -343,6 +351,11 @@ def _graph_keys() -> dict[str, ForeignKey]:
 
 def _model_as_method(value: object) -> object:
     return "ngram" if str(value).strip("[]'\" ").lower() in ("ngram", "ngram_match") else None
+
+
+_MODEL_OR_METHOD = ForeignKey(
+    to=f"{SPECULATIVE}.method", rewrite=_model_as_method, otherwise=f"{SPECULATIVE}.model"
+)
 
 
 def _above_zero(value: object) -> object:

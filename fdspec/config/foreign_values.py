@@ -18,8 +18,8 @@ METHOD_ALIASES = {
     "suffix_decoding": "suffix",
 }
 UNAVAILABLE_METHODS = (
-    *("mtp", "deepseek_mtp", "ernie_mtp", "qwen3_next_mtp", "draft_model", "eagle"),
-    *("eagle3", "medusa", "mlp_speculator"),
+    *("mtp", "deepseek_mtp", "ernie_mtp", "qwen3_next_mtp", "eagle", "eagle3"),
+    *("medusa", "mlp_speculator"),
 )
 VALUE_ALIASES = {
     "kv_cache_dtype": {
@@ -27,6 +27,7 @@ VALUE_ALIASES = {
         "int8_per_token_head": "int8",
     },
     "quantization": {"bf16": "bfloat16"},
+    f"{SPECULATIVE}.quantization": {"bf16": "bfloat16"},
     f"{SPECULATIVE}.verify_strategy": {"target_sampling": "target_match"},
 }
 # Values that others have and fdspec has not, and the nearest one that it has.

@@ -23,7 +23,7 @@ from fdspec.config.options import Option
 from fdspec.config.render import help_text, render_config
 from fdspec.config.schema import Section, sections
 from fdspec.config.settings import Setting, path_of
-from fdspec.config.speculative import SpeculativeConfig, fill_ngram_sizes
+from fdspec.config.speculative import SpeculativeConfig, fill_method, fill_ngram_sizes
 from fdspec.config.translation import translate
 from fdspec.config.values import convert
 from fdspec.config.yaml_file import read_yaml
@@ -240,6 +240,7 @@ def _build(
         return None
     if section.part is SpeculativeConfig:
         fill_ngram_sizes(values)
+        fill_method(values)
     for option in section.options:
         if option.is_required and option.path[-1] not in values:
             raise ConfigError(_missing(option))

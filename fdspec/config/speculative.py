@@ -14,13 +14,17 @@ from typing import Literal
 from fdspec.config.checks import Contradiction, check_numbers
 from fdspec.config.options import option, options_of
 from fdspec.config.plugins import plugin_names
+from fdspec.config.quantization import check_quantization
 
 VerifyStrategy = Literal["target_match", "greedy", "rejection", "topp"]
 AcceptPolicy = Literal["normal", "accept_all", "reject_all"]
 
 MAX_SPECULATIVE_TOKENS = 511
-DEFAULT_TOKENS = {"ngram": 5, "suffix": 16, "memory": 16, "prediction": 16}
+DEFAULT_TOKENS = {"ngram": 5, "suffix": 16, "memory": 16, "prediction": 16, "draft_model": 4}
 """num_speculative_tokens of the methods that draft by themselves."""
+
+MODEL_METHODS = ("draft_model",)
+"""Methods that run a model to draft, with a KV cache of its own."""
 
 METHODS = (*DEFAULT_TOKENS, "lookahead", "hybrid", "naive")
 _PLUGIN_TOKENS = 5
@@ -30,6 +34,7 @@ _LOOKAHEAD_ROWS = "(level - 1) * (window + guess_set_size)"
 _MEMBER_KEYS = (
     *("method", "num_speculative_tokens", "max_ngram_size", "min_ngram_size"),
     *("level", "window", "guess_set_size"),
+    *("model", "quantization"),
 )
 _MEMBER_PREFIXES = ("suffix_decoding_", "draft_cache_", "memory_", "plugin_")
 
@@ -48,17 +53,25 @@ class SpeculativeConfig:
         "the output; suffix what most often followed them there or in earlier answers; memory "
         "drafts a tree of what followed them in any prompt or answer; prediction drafts from the "
         "`prediction` of a request (which the other methods do as well); lookahead n-grams that "
-        "the model itself let fall in a window of guesses beside the draft; hybrid joins several "
-        "`proposers`; naive drafts nothing and runs the same path (a baseline). Or the name of an "
-        "installed plug-in.",
+        "the model itself let fall in a window of guesses beside the draft; draft_model runs a "
+        "smaller model with the same tokenizer; hybrid joins several `proposers`; naive drafts "
+        "nothing and runs the same path (a baseline). Or the name of an installed plug-in.",
     )
     num_speculative_tokens: int = option(
         None,
         minimum=0,
         maximum=MAX_SPECULATIVE_TOKENS,
         help="Most draft tokens for one sequence in one step; of a tree, all its tokens. Default: "
-        "5 for ngram, 16 for suffix, memory and prediction, (level - 1) * (window + "
-        "guess_set_size) for lookahead, the most of its members for hybrid.",
+        "5 for ngram, 4 for draft_model, 16 for suffix, memory and prediction, (level - 1) * "
+        "(window + guess_set_size) for lookahead, the most of its members for hybrid.",
+    )
+    model: str | None = option(
+        None, help="draft_model: folder, file or hub id of the model that drafts."
+    )
+    quantization: str | None = option(
+        None,
+        help="draft_model: weight format of the model that drafts, as for `quantization` of the "
+        "served model. Default: as its checkpoint has it.",
     )
     max_draft_rows: int | None = option(
         None,
@@ -181,6 +194,8 @@ class SpeculativeConfig:
                 f"({self.num_speculative_tokens})"
                 + (f", which is {_LOOKAHEAD_ROWS}" if self.method == "lookahead" else ""),
             )
+        check_quantization("quantization", self.quantization)
+        self._check_model()
         if self.min_ngram_size > self.max_ngram_size:
             raise Contradiction(
                 ("min_ngram_size", "max_ngram_size"),
@@ -194,6 +209,19 @@ class SpeculativeConfig:
         if self.method == "lookahead":
             return (self.level - 1) * (self.window + self.guess_set_size)
         return DEFAULT_TOKENS.get(self.method, _PLUGIN_TOKENS)
+
+    def _check_model(self) -> None:
+        if self.method == "draft_model" and not self.model:
+            raise Contradiction(
+                ("method", "model"),
+                "method: draft_model needs model, the folder, file or hub id of the model that "
+                "drafts",
+            )
+        if self.model is not None and self.method not in MODEL_METHODS:
+            raise Contradiction(
+                ("model", "method"),
+                f"model is for method {' and '.join(MODEL_METHODS)}; {self.method} runs no model",
+            )
 
     def _check_proposers(self) -> None:
         if self.proposers and self.method != "hybrid":
@@ -222,6 +250,11 @@ class SpeculativeConfig:
                     )
 
     @property
+    def members(self) -> tuple[SpeculativeConfig, ...]:
+        """The methods that draft: those of a hybrid, or this one."""
+        return self.proposers or (self,)
+
+    @property
     def draft_rows(self) -> int:
         """Most draft rows of a sequence in a step."""
         return self.max_draft_rows or self.num_speculative_tokens
@@ -243,3 +276,9 @@ def fill_ngram_sizes(values: dict[str, object]) -> None:
     if smallest > largest:
         given = "max_ngram_size" if "max_ngram_size" in values else "min_ngram_size"
         values["max_ngram_size"] = values["min_ngram_size"] = values[given]
+
+
+def fill_method(values: dict[str, object]) -> None:
+    """A model to draft with, and no method: that is what a draft model is."""
+    if values.get("model") is not None:
+        values.setdefault("method", "draft_model")

@@ -33,9 +33,12 @@ class Translation:
 def own_name(setting: Setting) -> str:
     """Name of the own key that a setting decides about; its own name if there is none."""
     key = foreign_keys().get(setting.name)
-    if key is None or not key.to or (key.rewrite and key.rewrite(plain_value(setting)) is None):
+    if key is None or not key.to:
         return setting.name
-    return key.to
+    value = plain_value(setting)
+    if key.rewrite is None or key.rewrite(value) is not None:
+        return key.to
+    return setting.name if value is None else key.otherwise or setting.name
 
 
 def translate(setting: Setting) -> Translation:
@@ -49,9 +52,9 @@ def translate(setting: Setting) -> Translation:
         return Translation(_own_value(setting))
     value = plain_value(setting)
     name = own_name(setting)
-    if name != setting.name:
+    if name != setting.name or name == key.otherwise and value is not None:
         renamed = setting.renamed(name)
-        if key.rewrite is not None:
+        if key.rewrite is not None and name == key.to:
             renamed = renamed.with_value(key.rewrite(value))
         return Translation(_own_value(renamed))
     if value is None:

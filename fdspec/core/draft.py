@@ -28,6 +28,9 @@ class DraftContext(NamedTuple):
         params: of the request: which proposer it asks for, what it predicts.
         cache_salt: what is learned from a sequence is used for others of the same one only.
         max_probes: probes (see Draft) that may be added to max_draft tokens.
+        block_ids: KV blocks of all tokens but the newest, and of that too where it needs no new
+            one. Empty if nobody will verify the draft: a proposer that would have to run a model
+            for it has none then.
     """
 
     sequence_id: SequenceId
@@ -37,6 +40,12 @@ class DraftContext(NamedTuple):
     params: SamplingParams = _PLAIN
     cache_salt: str = ""
     max_probes: int = 0
+    block_ids: tuple[int, ...] = ()
+
+
+def is_shadow(contexts: Sequence[DraftContext]) -> bool:
+    """True if somebody only wants to see what would have been drafted."""
+    return bool(contexts) and not any(context.block_ids for context in contexts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,7 +15,7 @@ class KVPlane(NamedTuple):
     """One array of the arena whose first axis counts blocks: the keys of a layer, or its values.
 
     Attributes:
-        layer: of the model.
+        layer: of the model; layers of drafting models come behind its own.
         start_bytes: where block 0 begins in the arena.
         block_bytes: size of a block; block b begins at start_bytes + b * block_bytes.
     """
@@ -31,7 +31,7 @@ class KVMemory:
 
     Attributes:
         arena: [bytes] uint8, all of it.
-        planes: in order of layers; every layer has the same number of them.
+        planes: in order of layers.
         num_blocks: blocks of each plane.
         file_descriptor: memfd of the arena; -1 if no other process can map it.
     """

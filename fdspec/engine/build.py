@@ -7,13 +7,15 @@ the offline `LLM` and tests.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fdspec.config import EngineConfig
 from fdspec.core import ConfigError
+from fdspec.core.drafting import DraftModel
+from fdspec.engine.drafters import Drafter, layers_of, load_drafters, with_local_drafters
 from fdspec.engine.engine import Engine
 from fdspec.engine.kv_layout import kv_layout, layout_details
 from fdspec.engine.memory import PoolSize, choose_pool_size, planned_memory_bytes
@@ -68,7 +70,7 @@ class BuiltEngine:
 
 
 def with_local_model(config: EngineConfig) -> EngineConfig:
-    """The configuration with `model` and `tokenizer` as local paths; hub ids are downloaded.
+    """The configuration with models and `tokenizer` as local paths; hub ids are downloaded.
 
     Raises:
         ConfigError: no such path or model, or the hub cannot be reached.
@@ -82,7 +84,8 @@ def with_local_model(config: EngineConfig) -> EngineConfig:
     local = replace(
         model, model=str(path), tokenizer=tokenizer, served_model_name=model.served_names
     )
-    return replace(config, model=local)
+    speculative = with_local_drafters(config.speculative, resolve_model)
+    return replace(config, model=local, speculative=speculative)
 
 
 def build_engine(config: EngineConfig, topic: EngineTopic) -> BuiltEngine:
@@ -120,7 +123,8 @@ def build_engine(config: EngineConfig, topic: EngineTopic) -> BuiltEngine:
             f"the tokenizer has {tokens.vocab_size} tokens, the model only "
             f"{model.config.vocab_size}; set tokenizer to the one that belongs to the model"
         )
-    return _assemble(config, topic, tokens, model)
+    drafters = load_drafters(config, tokens, model.max_model_len, _weight_cache(config))
+    return _assemble(config, topic, tokens, model, drafters)
 
 
 def _check_kernels() -> None:
@@ -140,11 +144,15 @@ def _weight_cache(config: EngineConfig) -> WeightCache | None:
 
 
 def _assemble(
-    config: EngineConfig, topic: EngineTopic, tokens: TokenTable, model: LlamaFamilyModel
+    config: EngineConfig,
+    topic: EngineTopic,
+    tokens: TokenTable,
+    model: LlamaFamilyModel,
+    drafters: Sequence[Drafter],
 ) -> BuiltEngine:
     from fdspec.worker.model_runner import ModelRunner  # imports paddle
 
-    size = _pool_size(config, model)
+    size = _pool_size(config, model, drafters)
     description = size.describe(model.max_model_len, config.scheduler.max_num_seqs)
     logger.info("%s; %s", description, config.cache.kv_cache_dtype)
     complaint = size.complaint(model.max_model_len)
@@ -159,6 +167,7 @@ def _assemble(
         use_step_program=config.graph_optimization.use_step_program,
         swap_bytes=int(config.cache.swap_space * 1e9),
         swap_folder=config.cache.swap_space_path,
+        extra=layers_of(drafters),
     )
     pool = BlockPool(
         size.num_blocks,
@@ -166,11 +175,16 @@ def _assemble(
         prefix_caching=config.cache.enable_prefix_caching,
     )
     scheduler = _build_scheduler(config, pool, model, runner.swap_space)
+    models = {
+        drafter.method: drafter.over(runner.cache, group) for group, drafter in enumerate(drafters)
+    }
     drafting = build_proposer(
         config.speculative,
         vocab_size=model.config.vocab_size,
         eos_ids=(*tokens.eos_ids, *model.config.eos_ids),
-        costs=_step_costs(config, runner, size),
+        costs=_step_costs(config, runner, size, tuple(models.values())),
+        models=models,
+        hands_over=config.topic.splitwise_role == "prefill",
     )
     identity = _identity(config, model)
     layout = kv_layout(
@@ -209,30 +223,43 @@ def _weight_formats(config: EngineConfig, model: LlamaFamilyModel) -> WeightForm
     return weight_formats(model.config, chosen.quantization, chosen.expert_quantization)
 
 
-def _step_costs(config: EngineConfig, runner: ModelRunner, size: PoolSize) -> StepCosts:
+def _step_costs(
+    config: EngineConfig, runner: ModelRunner, size: PoolSize, models: Sequence[DraftModel]
+) -> StepCosts:
     """Measured if something depends on them: it takes as long as some dozens of steps."""
     speculative = config.speculative
     if speculative is None or not speculative.adaptive_draft_length:
         return TYPICAL_COSTS
-    costs = measure_step_costs(runner, num_blocks=size.num_blocks, block_size=size.block_size)
+    costs = measure_step_costs(
+        runner, num_blocks=size.num_blocks, block_size=size.block_size, drafters=models
+    )
     logger.info(
-        "a draft row costs %.0f %% of a step, a sequence %.0f %%: drafts that are accepted less "
-        "often do not pay",
+        "a draft row costs %.0f %% of a step, drafting it %.0f %%, a sequence %.0f %%: drafts that "
+        "are accepted less often do not pay",
         100 * costs.row,
+        100 * costs.draft,
         100 * costs.sequence,
     )
     return costs
 
 
-def _pool_size(config: EngineConfig, model: LlamaFamilyModel) -> PoolSize:
+def _pool_size(
+    config: EngineConfig, model: LlamaFamilyModel, drafters: Sequence[Drafter]
+) -> PoolSize:
     from fdspec.worker.model_runner import kv_cache_layout  # imports paddle
 
     cache = config.cache
-    layout = kv_cache_layout(model.config, block_size=cache.block_size, dtype=cache.kv_cache_dtype)
+    layout = kv_cache_layout(
+        model.config,
+        block_size=cache.block_size,
+        dtype=cache.kv_cache_dtype,
+        extra=layers_of(drafters),
+    )
+    weight_bytes = model.weight_bytes + sum(drafter.weight_bytes for drafter in drafters)
     return choose_pool_size(
         block_size=cache.block_size,
         block_bytes=layout.block_bytes,
-        weight_bytes=model.weight_bytes,
+        weight_bytes=weight_bytes + layout.scratch_bytes,
         memory_bytes=planned_memory_bytes(cache.memory_gib),
         utilization=cache.gpu_memory_utilization,
         max_num_seqs=config.scheduler.max_num_seqs,

@@ -27,10 +27,15 @@ def kv_layout(cache: KVCache, *, checkpoint: str, quantization: str, rope: str) 
         # Kernels give equal bits at every instruction-set level.
         numerics=f"cpu {__version__}",
         kv_cache_dtype=shape.dtype,
-        num_layers=len(cache.layers),
+        num_layers=cache.memory().num_layers,
         num_kv_heads=shape.num_kv_heads,
         head_dim=shape.head_dim,
         block_size=shape.block_size,
+        drafting="; ".join(
+            f"{group.num_layers} layers, {group.num_arrays} x {group.num_heads} x {group.head_dim} "
+            f"{group.dtype}"
+            for group in shape.extra
+        ),
     )
 
 
@@ -40,4 +45,4 @@ def layout_details(layout: KVLayout) -> tuple[tuple[str, str], ...]:
 
 
 # The other fields are compared for all workers, whether they hand over or not.
-_COMPARED = ("numerics", "num_layers", "num_kv_heads", "head_dim", "block_size")
+_COMPARED = ("numerics", "num_layers", "num_kv_heads", "head_dim", "block_size", "drafting")

@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
 from fdspec.core import Draft, SamplingParams, SequencePlan, StepPlan
+from fdspec.core.drafting import DraftModel, DraftShare
 from fdspec.core.protocols import ModelRunner
 from fdspec.spec_decode.step_costs import TYPICAL_COSTS, StepCosts
 
@@ -17,34 +20,57 @@ _MEASURING_S = 0.3
 _MOST_ROWS = max(1 + drafts for _, drafts in _SHAPES)
 
 
-def measure_step_costs(runner: ModelRunner, *, num_blocks: int, block_size: int) -> StepCosts:
+def measure_step_costs(
+    runner: ModelRunner,
+    *,
+    num_blocks: int,
+    block_size: int,
+    drafters: Sequence[DraftModel] = (),
+) -> StepCosts:
     """Time some steps, each of them a few times.
 
     Args:
         runner: writes into any block, so no request may run yet.
         num_blocks: blocks of its cache.
         block_size: tokens in a block.
+        drafters: models that draft; a pass of the slowest is what drafting costs.
 
     Returns:
         The measured costs, or typical ones where the cache is too small to measure.
     """
     if block_size < 2 * _MOST_ROWS or num_blocks < max(count for count, _ in _SHAPES):
         return TYPICAL_COSTS
-    plans = {shape: _plan(*shape, block_size) for shape in _SHAPES}
-    for plan in plans.values():
-        runner.execute(plan)
-    # In turn, so that a machine that becomes slower does so for all; the least is the least
-    # disturbed.
-    times = dict.fromkeys(plans, float("inf"))
+    plans = [_plan(*shape, block_size) for shape in _SHAPES]
+    share = _draft_share(block_size)
+    works: list[Callable[[], object]] = [partial(runner.execute, plan) for plan in plans]
+    works += [partial(drafter.run, [share]) for drafter in drafters]
+    times = _least_times(works)
+    costs = StepCosts.fitted(dict(zip(_SHAPES, times[: len(_SHAPES)], strict=True)))
+    return costs._replace(draft=max(times[len(_SHAPES) :], default=0.0) / times[0])
+
+
+def _least_times(works: Sequence[Callable[[], object]]) -> list[float]:
+    """Seconds that each takes where it is least disturbed.
+
+    In turn, so that a machine that becomes slower does so for all.
+    """
+    for work in works:
+        work()
+    times = [float("inf")] * len(works)
     until_s = time.perf_counter() + _MEASURING_S
     num_rounds = 0
     while num_rounds < _LEAST_ROUNDS or time.perf_counter() < until_s:
-        for shape, plan in plans.items():
+        for index, work in enumerate(works):
             start_s = time.perf_counter()
-            runner.execute(plan)
-            times[shape] = min(times[shape], time.perf_counter() - start_s)
+            work()
+            times[index] = min(times[index], time.perf_counter() - start_s)
         num_rounds += 1
-    return StepCosts.fitted(times)
+    return times
+
+
+def _draft_share(block_size: int) -> DraftShare:
+    """The row of a draft token."""
+    return DraftShare(block_size // 2, np.zeros(1, np.int32), (0,), wants_next=True)
 
 
 def _plan(num_sequences: int, num_drafts: int, block_size: int) -> StepPlan:

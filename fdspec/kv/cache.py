@@ -8,6 +8,7 @@ memfd, so that another process on the host can map it. The model runner makes it
 from __future__ import annotations
 
 import fcntl
+import math
 import mmap
 import os
 from collections.abc import Iterable, Iterator
@@ -27,6 +28,35 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "int8": np.dtype(np.int8),
 }
 _FIXED_SIZE = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+class ExtraLayers(NamedTuple):
+    """Layers of a cache beside the model's own, in the same blocks: what a drafting model keeps.
+
+    Whatever moves blocks (copies, swapping, a handoff) moves them too.
+
+    Attributes:
+        num_layers: how many.
+        num_arrays: of each: 2 for keys and values, 1 for hidden states.
+        num_heads, head_dim: an entry of a token; hidden states are one wide head.
+        dtype: as in KVCacheLayout.
+        num_scratch_blocks: blocks behind those of the pool, for entries that nobody keeps.
+    """
+
+    num_layers: int
+    num_arrays: int
+    num_heads: int
+    head_dim: int
+    dtype: str
+    num_scratch_blocks: int = 0
+
+    def block_shape(self, block_size: int) -> tuple[int, int, int]:
+        """Of a block in one array, in elements of the views."""
+        return self.num_heads, block_size, _entry_size(self.head_dim, self.dtype)
+
+    def block_bytes(self, block_size: int) -> int:
+        """Memory of a block in one array."""
+        return math.prod(self.block_shape(block_size)) * _DTYPES[self.dtype].itemsize
 
 
 class LayerCache(NamedTuple):
@@ -51,6 +81,7 @@ class KVCacheLayout:
         num_layers, num_kv_heads, head_dim: of the model.
         block_size: tokens in a block.
         dtype: "bfloat16", "float32" or "int8".
+        extra: layers beside the model's, group by group.
     """
 
     num_layers: int
@@ -58,6 +89,7 @@ class KVCacheLayout:
     head_dim: int
     block_size: int
     dtype: str = "bfloat16"
+    extra: tuple[ExtraLayers, ...] = ()
 
     def __post_init__(self) -> None:
         if self.dtype not in _DTYPES:
@@ -66,20 +98,29 @@ class KVCacheLayout:
             )
 
     @property
-    def numpy_dtype(self) -> np.dtype[Any]:
-        """Of the views; bfloat16 is uint16."""
-        return _DTYPES[self.dtype]
-
-    @property
-    def entry_size(self) -> int:
-        """Elements of the views that a key or value of one token and head takes."""
-        return self.head_dim + (SCALE_BYTES if self.dtype == "int8" else 0)
+    def groups(self) -> tuple[ExtraLayers, ...]:
+        """All layers: the model's, then the extra ones."""
+        own = ExtraLayers(self.num_layers, 2, self.num_kv_heads, self.head_dim, self.dtype)
+        return own, *self.extra
 
     @property
     def block_bytes(self) -> int:
-        """Memory that one block takes over all layers, keys and values, scales included."""
-        entries = self.num_layers * 2 * self.num_kv_heads * self.block_size
-        return entries * self.entry_size * self.numpy_dtype.itemsize
+        """Memory that one block takes over all layers, scales included."""
+        return sum(
+            group.num_layers * group.num_arrays * group.block_bytes(self.block_size)
+            for group in self.groups
+        )
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Memory of all scratch blocks."""
+        return sum(
+            group.num_layers
+            * group.num_arrays
+            * group.num_scratch_blocks
+            * group.block_bytes(self.block_size)
+            for group in self.groups
+        )
 
 
 class KVCache:
@@ -90,7 +131,9 @@ class KVCache:
         num_blocks: how many blocks; their pages take memory when they are first written.
 
     Attributes:
-        layers: one LayerCache for each layer.
+        layers: one LayerCache for each layer of the model.
+        extra: for each group of extra layers its layers, each as its arrays of the shape
+            [blocks + scratch blocks, heads, block_size, elements of an entry].
         file_descriptor: the memfd; keys of layer 0, values of layer 0, keys of layer 1, ...
     """
 
@@ -99,7 +142,7 @@ class KVCache:
             raise ConfigError(f"the KV cache needs at least one block, got {num_blocks}")
         self.layout = layout
         self.num_blocks = num_blocks
-        size_bytes = layout.block_bytes * num_blocks
+        size_bytes = layout.block_bytes * num_blocks + layout.scratch_bytes
         flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
         self.file_descriptor = os.memfd_create("fdspec-kv-cache", flags)
         try:
@@ -115,25 +158,18 @@ class KVCache:
                 f"mapped ({error}); lower num_gpu_blocks_override or "
                 "gpu_memory_utilization"
             ) from error
-        shape = (
-            layout.num_layers,
-            2,
-            num_blocks,
-            layout.num_kv_heads,
-            layout.block_size,
-            layout.entry_size,
-        )
         self._arena = arena
-        values = arena.view(layout.numpy_dtype).reshape(shape)
-        self.layers = tuple(LayerCache(layer[0], layer[1]) for layer in values)
+        groups = _cut_arena(arena, layout, num_blocks)
+        self.layers = tuple(LayerCache(*arrays) for arrays in groups[0])
+        self.extra = groups[1:]
 
     def memory(self) -> KVMemory:
         """The blocks as bytes; valid until `close`. Does not modify."""
         planes = []
         start = 0
-        for layer, arrays in enumerate(self.layers):
+        for layer, arrays in enumerate(self._all_layers()):
             for array in arrays:
-                planes.append(KVPlane(layer, start, array.nbytes // self.num_blocks))
+                planes.append(KVPlane(layer, start, array[0].nbytes))
                 start += array.nbytes
         return KVMemory(self._arena, tuple(planes), self.num_blocks, self.file_descriptor)
 
@@ -144,7 +180,7 @@ class KVCache:
             copies: (source, destination) block ids.
         """
         for source, destination in copies:
-            for layer in self.layers:
+            for layer in self._all_layers():
                 for array in layer:
                     array[destination] = array[source]
 
@@ -168,16 +204,42 @@ class KVCache:
     ) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint8]]]:
         """(bytes of the block in an array of the cache, their place in `memory`)."""
         start = 0
-        for layer in self.layers:
+        for layer in self._all_layers():
             for array in layer:
                 part = array[block_id].reshape(-1).view(np.uint8)
                 yield part, memory[start : start + len(part)]
                 start += len(part)
 
+    def _all_layers(self) -> tuple[tuple[NDArray[Any], ...], ...]:
+        return self.layers + tuple(layer for group in self.extra for layer in group)
+
     def close(self) -> None:
         """Give the arena back; the views must not be used any more."""
         self.layers = ()
+        self.extra = ()
         self._arena = self._arena[:0].copy()
         if self.file_descriptor >= 0:
             os.close(self.file_descriptor)
             self.file_descriptor = -1
+
+
+def _cut_arena(
+    arena: NDArray[np.uint8], layout: KVCacheLayout, num_blocks: int
+) -> tuple[tuple[tuple[NDArray[Any], ...], ...], ...]:
+    """For each group of layers, for each layer, its arrays; one behind the other."""
+    start = 0
+    groups = []
+    for group in layout.groups:
+        num_rows = num_blocks + group.num_scratch_blocks
+        shape = (group.num_layers, group.num_arrays, num_rows)
+        size = math.prod(shape) * group.block_bytes(layout.block_size)
+        values = arena[start : start + size].view(_DTYPES[group.dtype])
+        layers = values.reshape(*shape, *group.block_shape(layout.block_size))
+        groups.append(tuple(tuple(layer) for layer in layers))
+        start += size
+    return tuple(groups)
+
+
+def _entry_size(head_dim: int, dtype: str) -> int:
+    """Elements of the views that a key or value of one token and head takes."""
+    return head_dim + (SCALE_BYTES if dtype == "int8" else 0)

@@ -36,6 +36,27 @@ class StepProgram:
         """Rows `token_ids` of a [vocab, dim] matrix."""
         return Value(self._program.embedding(weight.data, weight.layout))
 
+    def hidden(self, width: int) -> Value:
+        """Rows that come with the step: `hidden` of `run`, [rows, width]; once in a program."""
+        return Value(self._program.hidden(width))
+
+    def tap(self, x: Value, cache: Array) -> None:
+        """Keep rows in a cache, as bfloat16, for whoever reads it after the step.
+
+        Args:
+            x: [rows, width].
+            cache: [blocks, 1, block_size, width] bfloat16 as uint16; written at the rows' slots.
+        """
+        self._program.tap(x, cache)
+
+    def set_first_slot(self, first_slot: int) -> None:
+        """Let the keys of every sequence begin in this slot of its blocks instead of slot 0.
+
+        `context_lens` then count the keys in the cache, which end in slot first_slot +
+        context_lens - 1.
+        """
+        self._program.set_first_slot(first_slot)
+
     def rms_norm(self, x: Value, weight: Array, epsilon: float) -> Value:
         """As ops.rms_norm; computed by each linear layer, or experts, that take it.
 
@@ -161,6 +182,8 @@ class StepProgram:
         selected_rows: Array,
         out: Array,
         block_maxima: Array | None = None,
+        hidden: Array | None = None,
+        hidden_out: Array | None = None,
     ) -> None:
         """Compute a step; one at a time.
 
@@ -178,6 +201,9 @@ class StepProgram:
                 it: the values themselves then never leave the processor's cache.
             block_maxima: [selected, num_token_blocks(width)] float32, the largest value of each 64
                 neighbours in `out`, for ops.sample_rows; written. None: not wanted.
+            hidden: [rows, width] float32 for a program that has `hidden` values, else None.
+            hidden_out: [selected, width of select's value] float32, the selected rows themselves;
+                written. None: not wanted.
         """
         self._program.run(
             token_ids,
@@ -190,6 +216,8 @@ class StepProgram:
             selected_rows,
             out,
             block_maxima,
+            hidden,
+            hidden_out,
         )
 
     @property

@@ -59,6 +59,7 @@ class DraftRows:
                 min(limit, budget),
                 request.params,
                 request.cache_salt,
+                block_ids=request.block_ids,
             )
             for request in self._residents.running
             if (limit := self._max_draft(request)) > 0

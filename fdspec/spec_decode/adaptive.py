@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """AdaptiveProposer: gives each sequence the draft length that pays, down to none.
 
-Wraps a proposer that needs no model. Its decisions depend on past verdicts, on the number of
+Its decisions depend on past verdicts, on the number of
 drafting sequences and on costs that were measured before, never on a clock. They change how fast
 tokens come, never which.
 """
@@ -33,6 +33,10 @@ RECOVERY_MARGIN = 0.2
 """How far above the threshold, on the way from it to 1, a silent sequence must come to draft again:
 one lucky guess must not be enough."""
 
+PROBING_STEPS = 32
+"""How often a sequence that has fallen silent drafts one token where a model drafts, which cannot
+be asked for free."""
+
 _SHADOW_TOKENS = 64
 
 # An acceptance above this counts as 1, and then every length pays.
@@ -53,13 +57,14 @@ def moved_acceptance(acceptance: float, num_accepted: int, num_possible: int) ->
 
 
 class _State:
-    """What is known of one sequence: alpha of AdaptiveProposer, and whether it is silent."""
+    """What is known of one sequence: alpha of AdaptiveProposer, and how long it has been silent."""
 
-    __slots__ = ("acceptance", "is_silent")
+    __slots__ = ("acceptance", "is_silent", "num_silent")
 
     def __init__(self) -> None:
         self.acceptance = INITIAL_ACCEPTANCE
         self.is_silent = False
+        self.num_silent = 0
 
     def draft_length(self, threshold: float) -> int:
         """How many draft tokens are worth their rows: the most with alpha^k > threshold."""
@@ -100,15 +105,18 @@ class AdaptiveProposer:
     that the one before it was. The k-th draft token is kept with probability alpha^k, and pays if
     that exceeds the cost of its row, counted in tokens that plain decoding yields in the same time:
 
-        alpha^k > threshold = c * B / (1 - s + s * B)
+        alpha^k > threshold = c * B / (1 - s + s * B) + d
 
-    with B drafting sequences, c = costs.row and s = costs.sequence: a step of B sequences takes
-    1 - s + s * B times as long as one of a single sequence and yields B tokens. Probes are beside
-    this: their proposer gets the rows that are left and judges by itself what they are worth.
+    with B drafting sequences, c = costs.row, s = costs.sequence and d = costs.draft: a step of B
+    sequences takes 1 - s + s * B times as long as one of a single sequence and yields B tokens, and
+    a pass of a drafting model, which drafts a token for each of them, takes d times as long. Probes
+    are beside this: their proposer gets the rows that are left and judges by itself what they are
+    worth.
 
     A sequence for which not even one token pays falls silent. It then drafts in the shadow: what
     the inner proposer would have said is compared with what plain decoding emitted, which costs a
-    look-up and no row. So it notices by itself when drafting pays again, without probing.
+    look-up and no row. So it notices by itself when drafting pays again, without probing; where a
+    model drafts it has to try a token now and then.
     """
 
     def __init__(self, inner: Proposer, costs: StepCosts = TYPICAL_COSTS) -> None:
@@ -124,11 +132,11 @@ class AdaptiveProposer:
 
     def propose(self, contexts: Sequence[DraftContext]) -> list[Draft]:
         """The inner proposer's drafts, as long as they pay."""
-        threshold = self._costs.row_price(len(contexts))
+        threshold = self._threshold(len(contexts))
         asked = []
         for context in contexts:
             state = self._states.get(context.sequence_id, _NEW)
-            length = min(state.draft_length(threshold), context.max_draft)
+            length = min(self._length(state, threshold), context.max_draft)
             if length > 0:
                 # A proposer's probes are worth what it says that they are.
                 probes = context.max_draft - length + context.max_probes
@@ -144,7 +152,7 @@ class AdaptiveProposer:
             for s in plan.sequences
             if s.params.max_draft_tokens != 0 and len(s.history) > s.num_prompt
         ]
-        threshold = self._costs.row_price(len(decoding))
+        threshold = self._threshold(len(decoding))
         silent = []
         for sequence in decoding:
             verdict = by_id.get(sequence.sequence_id)
@@ -157,7 +165,9 @@ class AdaptiveProposer:
                 num_kept = len(verdict.kept)
                 possible = max(deepest_guess(sequence.draft), num_kept)
                 state.acceptance = moved_acceptance(state.acceptance, num_kept, possible)
+                state.num_silent = 0
             elif state.draft_length(threshold) == 0:
+                state.num_silent += 1
                 silent.append(sequence)
             state.update_silence(threshold)
         if silent:
@@ -169,6 +179,14 @@ class AdaptiveProposer:
         self._inner.forget(gone)
         for sequence_id in gone:
             self._states.pop(sequence_id, None)
+
+    def _threshold(self, num_sequences: int) -> float:
+        return self._costs.row_price(num_sequences) + self._costs.draft
+
+    def _length(self, state: _State, threshold: float) -> int:
+        if self._costs.draft > 0.0 and state.num_silent >= PROBING_STEPS:
+            return 1
+        return state.draft_length(threshold)
 
     def _learn_from_shadow(
         self,

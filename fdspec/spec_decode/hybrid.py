@@ -19,6 +19,7 @@ from fdspec.core import (
     StepPlan,
     Verdict,
 )
+from fdspec.core.draft import is_shadow
 from fdspec.core.protocols import Proposer
 from fdspec.spec_decode.adaptive import (
     INITIAL_ACCEPTANCE,
@@ -66,13 +67,17 @@ class HybridProposer:
             for predicts in (False, True)
         }
         self._acceptance: dict[SequenceId, dict[str, float]] = {}
+        self._offered: dict[str, dict[SequenceId, Draft]] = {}
 
     def propose(self, contexts: Sequence[DraftContext]) -> list[Draft]:
         """One draft for each context for which a member has one."""
         found: dict[SequenceId, list[tuple[str, Draft]]] = {}
         for name, member in self._members.items():
             asked = [c for c in contexts if name in self._names(c.params)]
-            for draft in member.propose(asked) if asked else ():
+            # Who runs a model has to see every step, even if nobody asks it for a draft.
+            drafts = [] if not asked and is_shadow(contexts) else member.propose(asked)
+            self._offered[name] = {draft.sequence_id: draft for draft in drafts}
+            for draft in drafts:
                 found.setdefault(draft.sequence_id, []).append((name, draft))
         by_id = {context.sequence_id: context for context in contexts}
         return [self._combined(by_id[key], drafts) for key, drafts in found.items()]
@@ -123,7 +128,12 @@ class HybridProposer:
         for name, member in self._members.items():
             asked = [s for s in judged.values() if name in self._names(s.params)]
             contexts = [context_of(sequence, _SHADOW_TOKENS) for sequence in asked]
-            for draft in member.propose(contexts) if contexts else ():
+            offered = self._offered.get(name, {})
+            drafts = member.propose(contexts) if contexts else []
+            answered = {draft.sequence_id for draft in drafts}
+            # A member that runs a model has no answer now; what it said before the step counts.
+            said = (offered.get(s.sequence_id) for s in asked if s.sequence_id not in answered)
+            for draft in [*drafts, *filter(None, said)]:
                 emitted = list(verdicts[draft.sequence_id].tokens)
                 branches = paths(draft.cut(draft.num_guesses))
                 if not branches:

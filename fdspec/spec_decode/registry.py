@@ -8,19 +8,22 @@ method and which loads a function from SpeculativeConfig to a proposer.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import MappingProxyType
 
 from fdspec.config import SpeculativeConfig
 from fdspec.config.plugins import ENTRY_POINT_GROUP
 from fdspec.core import ConfigError
+from fdspec.core.drafting import DraftModel
 from fdspec.core.protocols import Proposer
 from fdspec.spec_decode.adaptive import AdaptiveProposer
 from fdspec.spec_decode.hybrid import HybridProposer
 from fdspec.spec_decode.lookahead import LookaheadProposer
 from fdspec.spec_decode.memory import MemoryProposer
+from fdspec.spec_decode.model_proposer import ModelProposer
 from fdspec.spec_decode.naive import NaiveProposer
 from fdspec.spec_decode.ngram import NgramProposer
 from fdspec.spec_decode.prediction import PredictionProposer
@@ -30,6 +33,8 @@ from fdspec.spec_decode.suffix import SuffixProposer
 from fdspec.utils.logging import get_logger
 
 logger = get_logger(__name__)
+
+_NO_MODELS: Mapping[str, DraftModel] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,8 @@ def build_proposer(
     vocab_size: int,
     eos_ids: Iterable[int] = (),
     costs: StepCosts = TYPICAL_COSTS,
+    models: Mapping[str, DraftModel] = _NO_MODELS,
+    hands_over: bool = False,
 ) -> BuiltProposer:
     """The proposer that a configuration asks for.
 
@@ -61,13 +68,15 @@ def build_proposer(
         vocab_size: of the model.
         eos_ids: its tokens that end a text.
         costs: of steps; they decide how long drafts may be where this is adaptive.
+        models: by method, for those that draft with a model.
+        hands_over: blocks are given to another engine at the end of a step.
 
     Raises:
         ConfigError: a plug-in cannot be loaded.
     """
     if config is None or config.method == "naive":
         return BuiltProposer(NaiveProposer(), (), lambda: None)
-    configs = config.proposers or (config,)
+    configs = config.members
     members: dict[str, Proposer] = {}
     if all(member.method != "prediction" for member in configs):
         members["prediction"] = PredictionProposer(config.num_speculative_tokens)
@@ -77,7 +86,7 @@ def build_proposer(
         if member.method == "lookahead":
             proposer = _lookahead(member, eos_ids, costs if config.adaptive_draft_length else None)
         else:
-            proposer = _build(member)
+            proposer = _build(member, models, hands_over)
         members[member.method] = proposer
         if isinstance(proposer, MemoryProposer) and member.memory_snapshot is not None:
             path = Path(member.memory_snapshot).expanduser()
@@ -101,7 +110,7 @@ def check_snapshots(config: SpeculativeConfig | None) -> None:
     Raises:
         ConfigError: the folder of a memory_snapshot does not exist or cannot be written.
     """
-    for member in (config.proposers or (config,)) if config is not None else ():
+    for member in config.members if config is not None else ():
         if member.method != "memory" or member.memory_snapshot is None:
             continue
         path = Path(member.memory_snapshot).expanduser()
@@ -119,7 +128,9 @@ def check_snapshots(config: SpeculativeConfig | None) -> None:
             )
 
 
-def _build(config: SpeculativeConfig) -> Proposer:
+def _build(
+    config: SpeculativeConfig, models: Mapping[str, DraftModel], hands_over: bool
+) -> Proposer:
     """One proposer by itself."""
     count, max_bytes = config.num_speculative_tokens, config.draft_cache_mib * 2**20
     if config.method == "ngram":
@@ -139,6 +150,10 @@ def _build(config: SpeculativeConfig) -> Proposer:
         return MemoryProposer(count, max_bytes=max_bytes)
     if config.method == "prediction":
         return PredictionProposer(count)
+    if config.method in models:
+        return ModelProposer(
+            models[config.method], count, source=config.method, catches_up_at_once=hands_over
+        )
     return _plugin(config)
 
 

@@ -19,10 +19,13 @@ class StepCosts(NamedTuple):
     Attributes:
         sequence: what one more sequence costs, as a share of a step with one sequence alone.
         row: what one more draft row costs, as such a share.
+        draft: what one more pass of the drafting model costs, as such a share; it grows with B as
+            the step does. 0 if drafts are looked up.
     """
 
     sequence: float
     row: float
+    draft: float = 0.0
 
     def row_price(self, num_sequences: int) -> float:
         """What a draft row costs, in tokens that plain decoding would yield in its time.

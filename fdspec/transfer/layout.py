@@ -23,6 +23,7 @@ class KVLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         num_layers: layers that have a cache, drafting layers included.
         num_kv_heads, head_dim: of each layer.
         block_size: tokens in a block.
+        drafting: shapes of what drafting models keep beside the layers, in words; empty if nothing.
     """
 
     model: str
@@ -34,6 +35,7 @@ class KVLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     num_kv_heads: int
     head_dim: int
     block_size: int
+    drafting: str = ""
 
     @property
     def digest(self) -> str:

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Flattens a StepPlan into the arrays that the model's ops take.
 
-Owns the arithmetic of rows, slots and positions; pure numpy, never computes a model. The model
-runner calls it once a step.
+Owns the arithmetic of rows, slots and positions; never decides what to compute. The model runner
+calls it once a step.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fdspec.core.plan import SequencePlan, StepPlan
+from fdspec.ops import StepProgram
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +77,7 @@ def build_batch(plan: StepPlan, *, block_size: int, vocab_size: int) -> Batch:
             draft_parents = draft.parents.tolist()
             parents += [num_committed + parent for parent in draft_parents]
             positions += _draft_positions(draft_parents, start + num_committed - 1)
-        slots += _slots(sequence.block_ids, range(start, start + num_rows), block_size)
+        slots += slots_of(sequence.block_ids, range(start, start + num_rows), block_size)
         context_lens.append(start)
         end = row_splits[-1] + num_rows
         logit_rows += range(row_splits[-1] + sequence.first_logit_row, end)
@@ -85,12 +87,33 @@ def build_batch(plan: StepPlan, *, block_size: int, vocab_size: int) -> Batch:
         token_ids=np.array(token_ids, np.int32),
         positions=np.array(positions, np.int32),
         slots=np.array(slots, np.int64),
-        block_table=_block_table([sequence.block_ids for sequence in plan.sequences]),
+        block_table=block_table_of([sequence.block_ids for sequence in plan.sequences]),
         row_splits=np.array(row_splits, np.int32),
         context_lens=np.array(context_lens, np.int32),
         parents=np.array(parents, np.int32),
         logit_rows=np.array(logit_rows, np.int64),
         logit_splits=np.array(logit_splits, np.int64),
+    )
+
+
+def run_program(
+    program: StepProgram,
+    batch: Batch,
+    out: NDArray[Any],
+    block_maxima: NDArray[np.float32] | None = None,
+) -> None:
+    """Compute a step; `out` and `block_maxima` as in `StepProgram.run`."""
+    program.run(
+        batch.token_ids,
+        batch.positions,
+        slots=batch.slots,
+        block_table=batch.block_table,
+        row_splits=batch.row_splits,
+        context_lens=batch.context_lens,
+        parents=batch.parents,
+        selected_rows=batch.logit_rows,
+        out=out,
+        block_maxima=block_maxima,
     )
 
 
@@ -123,12 +146,12 @@ def plan_moves(sequence: SequencePlan, kept: tuple[int, ...], *, block_size: int
     first = sequence.start + sequence.num_committed_rows
     blocks = np.array(sequence.block_ids, dtype=np.int64)
 
-    def slots_of(indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    def slots_at(indices: NDArray[np.int64]) -> NDArray[np.int64]:
         places = first + indices
         return blocks[places // block_size] * block_size + places % block_size
 
     # Parents precede children, so kept[i] >= i: moving in path order never overwrites a source.
-    return Moves(slots_of(accepted[moved]), slots_of(targets[moved]))
+    return Moves(slots_at(accepted[moved]), slots_at(targets[moved]))
 
 
 def _draft_positions(parents: list[int], last_position: int) -> list[int]:
@@ -139,7 +162,7 @@ def _draft_positions(parents: list[int], last_position: int) -> list[int]:
     return positions
 
 
-def _slots(block_ids: tuple[int, ...], places: range, block_size: int) -> list[int]:
+def slots_of(block_ids: tuple[int, ...], places: range, block_size: int) -> list[int]:
     """Cache slots of consecutive places of a sequence."""
     if len(places) == 1:
         block, offset = divmod(places[0], block_size)
@@ -152,7 +175,7 @@ def _slots(block_ids: tuple[int, ...], places: range, block_size: int) -> list[i
     return slots
 
 
-def _block_table(block_ids: list[tuple[int, ...]]) -> NDArray[np.int32]:
+def block_table_of(block_ids: list[tuple[int, ...]]) -> NDArray[np.int32]:
     """[sequences, most blocks], padded with 0."""
     width = max(map(len, block_ids), default=0)
     padded = [[*blocks, *[0] * (width - len(blocks))] for blocks in block_ids]

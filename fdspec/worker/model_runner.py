@@ -8,28 +8,30 @@ does) or which tokens to keep (the verifier does). `Engine.step` calls it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fdspec.core.plan import ModelOutput, StepPlan, Verdict
-from fdspec.kv.cache import KVCache, KVCacheLayout
+from fdspec.kv.cache import ExtraLayers, KVCache, KVCacheLayout
 from fdspec.kv.swap_space import open_swap_space
 from fdspec.layers.attention import AttentionMetadata
 from fdspec.models.config import ModelConfig
 from fdspec.models.decoder import LlamaFamilyModel
-from fdspec.ops import StepProgram, compact_kv, num_token_blocks, wake_threads
-from fdspec.worker.batch import Batch, Moves, build_batch, plan_moves
+from fdspec.ops import compact_kv, num_token_blocks, wake_threads
+from fdspec.worker.batch import Batch, Moves, build_batch, plan_moves, run_program
 
 
-def kv_cache_layout(config: ModelConfig, *, block_size: int, dtype: str) -> KVCacheLayout:
+def kv_cache_layout(
+    config: ModelConfig, *, block_size: int, dtype: str, extra: Sequence[ExtraLayers] = ()
+) -> KVCacheLayout:
     """What a block of a model's KV cache holds; `block_bytes` of it sizes the pool.
 
     Args:
         config: the model.
         block_size: tokens in a block.
         dtype: "bfloat16", "float32" or "int8".
+        extra: what drafting models keep beside it.
 
     Raises:
         ConfigError: another dtype.
@@ -40,6 +42,7 @@ def kv_cache_layout(config: ModelConfig, *, block_size: int, dtype: str) -> KVCa
         head_dim=config.head_dim,
         block_size=block_size,
         dtype=dtype,
+        extra=tuple(extra),
     )
 
 
@@ -55,6 +58,7 @@ class ModelRunner:
             results.
         swap_bytes: most memory for the blocks of preempted sequences.
         swap_folder: where a file for it is made; None takes host memory.
+        extra: layers of the cache beside the model's; nothing here writes them.
 
     Attributes:
         swap_space: where swapped blocks are; None if there is none.
@@ -70,8 +74,11 @@ class ModelRunner:
         use_step_program: bool = True,
         swap_bytes: int = 0,
         swap_folder: str | None = None,
+        extra: Sequence[ExtraLayers] = (),
     ) -> None:
-        layout = kv_cache_layout(model.config, block_size=block_size, dtype=kv_cache_dtype)
+        layout = kv_cache_layout(
+            model.config, block_size=block_size, dtype=kv_cache_dtype, extra=extra
+        )
         self._model = model
         self._cache = KVCache(layout, num_blocks)
         self.swap_space = open_swap_space(self._cache, swap_bytes, swap_folder)
@@ -117,10 +124,10 @@ class ModelRunner:
             return ModelOutput(self._run_layers(batch), batch.logit_splits)
         if _wants_best_tokens_only(plan):
             best_tokens = np.empty(len(batch.logit_rows), dtype=np.int32)
-            _run_program(self._program, batch, best_tokens)
+            run_program(self._program, batch, best_tokens)
             return ModelOutput(self._logits[:0], batch.logit_splits, best_tokens)
         logits, block_maxima = self._outputs(len(batch.logit_rows))
-        _run_program(self._program, batch, logits, block_maxima)
+        run_program(self._program, batch, logits, block_maxima)
         return ModelOutput(logits, batch.logit_splits, block_maxima=block_maxima)
 
     def commit(self, plan: StepPlan, verdicts: Sequence[Verdict]) -> None:
@@ -194,24 +201,4 @@ def _wants_best_tokens_only(plan: StepPlan) -> bool:
     return not any(
         sequence.wants_prompt_logprobs or (sequence.samples and not sequence.wants_best_tokens_only)
         for sequence in plan.sequences
-    )
-
-
-def _run_program(
-    program: StepProgram,
-    batch: Batch,
-    out: NDArray[Any],
-    block_maxima: NDArray[np.float32] | None = None,
-) -> None:
-    program.run(
-        batch.token_ids,
-        batch.positions,
-        slots=batch.slots,
-        block_table=batch.block_table,
-        row_splits=batch.row_splits,
-        context_lens=batch.context_lens,
-        parents=batch.parents,
-        selected_rows=batch.logit_rows,
-        out=out,
-        block_maxima=block_maxima,
     )

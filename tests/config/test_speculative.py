@@ -39,7 +39,7 @@ def test_spellings_of_ngram(name):
     assert load_json(method=name).config.speculative.method == "ngram"
 
 
-@pytest.mark.parametrize("name", ["mtp", "MTP", "draft_model", "eagle", "eagle3", "medusa"])
+@pytest.mark.parametrize("name", ["mtp", "MTP", "eagle", "eagle3", "medusa"])
 def test_methods_of_later_versions_are_refused_with_the_available_ones(name):
     with pytest.raises(
         ConfigError, match="is not available in this version; available: ngram, suf"
@@ -140,12 +140,32 @@ def test_vllm_spellings():
     )
 
 
-def test_drafting_model_is_refused_or_named():
-    loaded = load_json(method="ngram", model="some/draft-model")
-    assert len(loaded.warnings) == 1
-    assert "no drafting models" in loaded.warnings[0]
-    with pytest.raises(ConfigError, match="method is missing"):
-        load_json(model="some/draft-model", num_speculative_tokens=4)
+def test_draft_model():
+    expected = SpeculativeConfig(method="draft_model", model="some/drafter", quantization="wint8")
+    assert expected.num_speculative_tokens == 4
+    keys = {"model": "some/drafter", "quantization": "wint8"}
+    for loaded in (
+        load_json(method="draft_model", **keys),
+        load_json(**keys, draft_tensor_parallel_size=1),
+        load(
+            *("--speculative-model", "some/drafter", "--speculative-model-quantization", "wint8"),
+            *("--speculative-draft-tensor-parallel-size", "1"),
+        ),
+    ):
+        assert loaded.config.speculative == expected
+        assert loaded.warnings == ()
+    (warning,) = load_json(**keys, draft_tensor_parallel_size=2).warnings
+    assert "one process" in warning
+    assert load("--speculative-model", "null").config.speculative is None
+
+
+def test_draft_model_belongs_to_its_method():
+    with pytest.raises(ConfigError, match="draft_model needs model, the folder"):
+        load_json(method="draft_model")
+    with pytest.raises(ConfigError, match="ngram runs no model"):
+        load_json(method="ngram", model="some/drafter")
+    with pytest.raises(ConfigError, match="quantization must be one of none, bfloat16"):
+        load_json(model="some/drafter", quantization="int3")
 
 
 def test_fastdeploy_spellings():
@@ -165,7 +185,7 @@ def test_fastdeploy_spellings():
         ("max_candidate_len", 6),
         ("enforce_eager", True),
         ("num_gpu_block_expand_ratio", 2),
-        ("draft_tensor_parallel_size", 1),
+        ("draft_tensor_parallel_size", 2),
         ("speculative_token_tree", "[(0,)]"),
     ],
 )

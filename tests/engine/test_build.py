@@ -3,11 +3,17 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
 from fdspec.config import config_from_options
+from fdspec.core import ConfigError, SamplingParams, Submit
 from fdspec.engine.build import build_engine
 from fdspec.scheduler.topic import InProcessTopic
+from tests.entrypoints.tiny_tokenizer import save_tokenizer
+from tests.models.oracle import make_tiny
 
 
 @pytest.mark.parametrize("folder", [None, "own"])
@@ -26,3 +32,57 @@ def test_packed_weights_are_kept_where_the_keys_say(tmp_path, monkeypatch, smoll
         place = tmp_path / "user" / "fdspec" / "weights" if folder is None else tmp_path / folder
         assert len(list(tmp_path.rglob("*.weights"))) == expected
         assert len(list(place.glob("*.weights"))) == expected
+
+
+@pytest.fixture
+def tiny_models(tmp_path):
+    """A target, a drafter of the same tokenizer with a padded vocabulary, and one of another."""
+    for name, vocab_size in (("target", 320), ("drafter", 384), ("stranger", 320)):
+        folder = tmp_path / name
+        make_tiny("llama", folder, vocab_size=vocab_size, num_hidden_layers=1)
+        save_tokenizer(folder)
+    file = tmp_path / "stranger" / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["A"], vocabulary["B"] = vocabulary["B"], vocabulary["A"]
+    file.write_text(json.dumps(tokenizer))
+    return tmp_path
+
+
+def options_of(folder, **speculative):
+    return config_from_options(
+        {
+            "model": str(folder / "target"),
+            "num_gpu_blocks_override": 8,
+            "weight_cache_gib": 0,
+            "speculative_config": speculative,
+        }
+    ).config
+
+
+@pytest.mark.parametrize("method", ["draft_model", "hybrid"])
+def test_a_draft_model_drafts(tiny_models, method):
+    own: dict[str, Any] = {
+        "method": "draft_model",
+        "model": str(tiny_models / "drafter"),
+        "quantization": "wint8",
+    }
+    if method == "hybrid":
+        own = {"method": "hybrid", "proposers": [{"method": "ngram"}, own]}
+    topic = InProcessTopic()
+    built = build_engine(options_of(tiny_models, **own, adaptive_draft_length=False), topic)
+    assert "draft_model" in built.ready.speculative_methods
+    params = SamplingParams(max_tokens=8, temperature=0.0, seed=0, ignore_eos=True)
+    topic.send(Submit("a", (5, 6, 7), params))
+    events = [event for _ in range(9) for event in built.engine.step()]
+    assert sum(len(event.tokens) for event in events) == 8
+    assert "draft_model" in {event.draft.source for event in events if event.draft is not None}
+    built.close()
+
+
+def test_a_draft_model_with_another_tokenizer_is_refused(tiny_models):
+    config = options_of(tiny_models, model=str(tiny_models / "stranger"))
+    with pytest.raises(
+        ConfigError, match="stranger has another tokenizer .*: 2 tokens differ, the first is 65 "
+    ):
+        build_engine(config, InProcessTopic())

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from fdspec.engine.engine import Engine
 from fdspec.engine.no_handoff import NoHandoff
 from fdspec.engine.stats import EngineMonitor
 from fdspec.kv.block_pool import BlockPool
-from fdspec.kv.cache import KVCacheLayout
+from fdspec.kv.cache import ExtraLayers
 from fdspec.models import ModelOptions, load_model
 from fdspec.models.decoder import LlamaFamilyModel
 from fdspec.scheduler.batch import BatchScheduler
@@ -68,13 +69,26 @@ class World:
         """Logits of a row."""
         return self.model.config.vocab_size
 
-    @property
-    def layout(self) -> KVCacheLayout:
-        """What a block of the engines' caches holds."""
-        return kv_cache_layout(self.model.config, block_size=BLOCK_SIZE, dtype=self.kv_cache_dtype)
-
     def make_engine(self, proposer: Proposer, setting: Setting) -> Engine:
         """An engine over the model with a fresh KV cache."""
+        return self.engine_on(self.make_runner(setting), proposer, setting)
+
+    def make_runner(self, setting: Setting, extra: Sequence[ExtraLayers] = ()) -> ModelRunner:
+        """The model with a fresh KV cache, which has room for more layers."""
+        layout = kv_cache_layout(
+            self.model.config, block_size=BLOCK_SIZE, dtype=self.kv_cache_dtype, extra=extra
+        )
+        return ModelRunner(
+            self.model,
+            num_blocks=setting.num_blocks,
+            block_size=BLOCK_SIZE,
+            kv_cache_dtype=self.kv_cache_dtype,
+            swap_bytes=setting.num_swap_slots * layout.block_bytes,
+            extra=extra,
+        )
+
+    def engine_on(self, runner: ModelRunner, proposer: Proposer, setting: Setting) -> Engine:
+        """An engine that runs a model runner of this world's."""
         pool = BlockPool(setting.num_blocks, BLOCK_SIZE, prefix_caching=setting.prefix_caching)
         scheduler = BatchScheduler(
             pool,
@@ -89,13 +103,6 @@ class World:
             eos_ids=(self.eos_id,),
             token_bytes=self.token_bytes,
             max_model_len=MAX_MODEL_LEN,
-        )
-        runner = ModelRunner(
-            self.model,
-            num_blocks=setting.num_blocks,
-            block_size=BLOCK_SIZE,
-            kv_cache_dtype=self.kv_cache_dtype,
-            swap_bytes=setting.num_swap_slots * self.layout.block_bytes,
         )
         handoff = NoHandoff()
         return Engine(

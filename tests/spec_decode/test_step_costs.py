@@ -14,8 +14,8 @@ def times(sequence, row):
 
 @pytest.mark.parametrize(("sequence", "row"), [(0.3, 0.1), (0.02, 0.9)])
 def test_fit_recovers_the_costs(sequence, row):
-    assert StepCosts.fitted(times(sequence, row)) == pytest.approx((sequence, row))
+    assert StepCosts.fitted(times(sequence, row)) == pytest.approx((sequence, row, 0.0))
 
 
 def test_costs_outside_of_what_steps_can_cost_are_cut():
-    assert StepCosts.fitted(times(-0.1, 3.0)) == (0.01, 0.95)
+    assert StepCosts.fitted(times(-0.1, 3.0)) == StepCosts(0.01, 0.95)

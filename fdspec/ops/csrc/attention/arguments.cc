@@ -61,7 +61,8 @@ void expect_blocks(const AttentionArgs& args) {
   for (int sequence = 0; sequence < args.rows.num_sequences; ++sequence) {
     const int num_rows = args.rows.row_splits[sequence + 1] - args.rows.row_splits[sequence];
     if (num_rows == 0) continue;
-    const int64_t num_slots = int64_t{args.rows.context_lens[sequence]} + num_rows;
+    const int64_t num_slots =
+        int64_t{args.first_slot} + args.rows.context_lens[sequence] + num_rows;
     const int64_t num_blocks = (num_slots + block_size - 1) / block_size;
     const std::string of_sequence = " of sequence " + std::to_string(sequence);
     if (num_blocks > args.max_blocks) {
@@ -141,6 +142,7 @@ AttentionArgs attention_args(const ArrayView& query, const ArrayView& key_cache,
   args.rows = {input<int32_t>(row_splits, {sequences + 1}), context_lens.data<int32_t>(),
                input<int32_t>(parents, {rows}), static_cast<int>(sequences),
                static_cast<int>(rows)};
+  args.first_slot = 0;
   args.scale = scale;
   args.out = nullptr;
   args.plan = nullptr;

@@ -37,6 +37,8 @@ struct AttentionArgs {
   int64_t max_blocks;
   AttentionRows rows;
   AttentionShape shape;
+  // Key i of a sequence is in its slot first_slot + i: the slots before hold nothing.
+  int first_slot;
   float scale;
   float* out;  // [rows, heads * head_dim]
   const AttentionPlan* plan;

@@ -21,13 +21,14 @@ struct PartKeys {
   FDSPEC_INLINE int visible(int row) const { return min_of(count, base + row); }
 };
 
-// Finds keys [begin, end) of the part, which are in slots of the item's sequence that follow each
-// other from `slot` on.
+// Finds keys [begin, end) of the part, which are keys of the item's sequence that follow each other
+// from `number` on.
 FDSPEC_INLINE void locate_run(const AttentionArgs& args, const AttentionItem& item, int begin,
-                              int end, int slot, PartKeys* keys) {
+                              int end, int number, PartKeys* keys) {
   const PagedCache& cache = args.cache;
   const int32_t* blocks = args.block_table + item.sequence * args.max_blocks;
   const int64_t entry_bytes = cache.entry_bytes();
+  int slot = args.first_slot + number;
   for (int i = begin; i < end;) {
     const int block = slot / cache.block_size;
     const int in_block = slot - block * cache.block_size;
@@ -42,8 +43,7 @@ FDSPEC_INLINE void locate_run(const AttentionArgs& args, const AttentionItem& it
   }
 }
 
-// Finds the sequence's tokens at positions [first, first + count): they are in the slots of these
-// numbers.
+// Finds the sequence's keys [first, first + count).
 FDSPEC_INLINE void locate_keys(const AttentionArgs& args, const AttentionItem& item, int first,
                                int count, PartKeys* keys) {
   for (bool& in_line : keys->in_line) in_line = false;
@@ -52,7 +52,8 @@ FDSPEC_INLINE void locate_keys(const AttentionArgs& args, const AttentionItem& i
   locate_run(args, item, 0, count, first, keys);
   const int last_lane = count / kLanes;
   const int block_size = args.cache.block_size;
-  if (count % kLanes != 0 && (first + last_lane * kLanes) % block_size + kLanes <= block_size) {
+  const int last_slot = args.first_slot + first + last_lane * kLanes;
+  if (count % kLanes != 0 && last_slot % block_size + kLanes <= block_size) {
     keys->in_line[last_lane] = true;
   }
 }

@@ -29,6 +29,22 @@ class PyStepProgram {
     return program_.embedding(matrix(data, layout));
   }
 
+  Value hidden(int64_t width) { return program_.hidden(width); }
+
+  void tap(Value x, const py::object& cache) {
+    const Array array = keep(cache, "cache");
+    array.expect_ndim(4);
+    const int64_t width = array.size(3);
+    const int64_t num_slots = array.size(0) * array.size(2);
+    uint16_t* data = output<uint16_t>(array, {kAnySize, 1, kAnySize, width});
+    program_.tap(x, {data, num_slots, width});
+  }
+
+  void set_first_slot(int first_slot) {
+    if (first_slot < 0) throw ArgumentError("first_slot: must not be negative");
+    program_.set_first_slot(first_slot);
+  }
+
   Value rms_norm(Value x, const py::object& weight, float epsilon) {
     return program_.rms_norm(x, input<float>(keep(weight, "weight"), {program_.width(x)}), epsilon);
   }
@@ -81,7 +97,8 @@ class PyStepProgram {
 
   void run(py::handle token_ids, py::handle positions, py::handle slots, py::handle block_table,
            py::handle row_splits, py::handle context_lens, py::handle parents,
-           py::handle selected_rows, py::handle out, py::handle block_maxima) {
+           py::handle selected_rows, py::handle out, py::handle block_maxima, py::handle hidden,
+           py::handle hidden_out) {
     if (!program_.is_finished()) throw ArgumentError("program: finish() has not been called");
     const PagedCache& cache = *program_.cache();
     const Array ids(token_ids, "token_ids"), lens(context_lens, "context_lens"),
@@ -100,6 +117,17 @@ class PyStepProgram {
                    static_cast<int>(sequences), static_cast<int>(rows)};
     inputs.selected_rows = input<int64_t>(selected, {kAnySize});
     inputs.num_selected = selected.size(0);
+    inputs.hidden = nullptr;
+    if (program_.hidden_width() > 0) {
+      inputs.hidden = input<float>(Array(hidden, "hidden"), {rows, program_.hidden_width()});
+    } else if (!hidden.is_none()) {
+      throw ArgumentError("hidden: the program takes none");
+    }
+    const OptionalArray kept(hidden_out, "hidden_out");
+    inputs.hidden_out =
+        kept.view() == nullptr
+            ? nullptr
+            : output<float>(*kept.view(), {inputs.num_selected, program_.selected_width()});
     inputs.out = nullptr;
     inputs.best_tokens = nullptr;
     inputs.block_maxima = nullptr;
@@ -123,6 +151,7 @@ class PyStepProgram {
     attention.block_table = inputs.block_table;
     attention.max_blocks = inputs.max_blocks;
     attention.cache = cache;
+    attention.first_slot = program_.first_slot();
     expect_attention_rows(attention);
     if (rows > 0) without_gil([&] { program_.run(inputs); });
   }
@@ -161,6 +190,9 @@ FDSPEC_BINDINGS(step) {
   py::class_<PyStepProgram>(module, "StepProgram")
       .def(py::init<>())
       .def("embedding", &PyStepProgram::embedding)
+      .def("hidden", &PyStepProgram::hidden)
+      .def("tap", &PyStepProgram::tap)
+      .def("set_first_slot", &PyStepProgram::set_first_slot)
       .def("rms_norm", &PyStepProgram::rms_norm)
       .def("swiglu", &PyStepProgram::swiglu)
       .def("linear", &PyStepProgram::linear)

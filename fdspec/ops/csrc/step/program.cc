@@ -55,6 +55,25 @@ Value StepProgram::embedding(const PackedMatrix& weight) {
   return out;
 }
 
+Value StepProgram::hidden(int64_t width) {
+  if (hidden_width_ != 0) throw ArgumentError("width: the program takes hidden states already");
+  if (width <= 0) throw ArgumentError("width: must be positive");
+  hidden_width_ = width;
+  const Value out = store(width);
+  segments_.back().steps.push_back(std::make_unique<HiddenStep>(width, out));
+  return out;
+}
+
+void StepProgram::tap(Value x, const TapCache& cache) {
+  const ValueInfo& input = values_.info(x, "x");
+  expect_stored("x", input);
+  expect_width("x", input.width, cache.width);
+  if (segments_.back().of_selected) throw ArgumentError("x: only all rows have slots");
+  read(x);
+  min_tap_slots_ = std::min(min_tap_slots_, cache.num_slots);
+  segments_.back().steps.push_back(std::make_unique<TapStep>(cache, x));
+}
+
 Value StepProgram::rms_norm(Value x, const float* weight, float epsilon) {
   const ValueInfo& source = values_.info(x, "x");
   expect_stored("x", source);
@@ -170,6 +189,7 @@ Value StepProgram::select(Value x) {
   const ValueInfo& input = values_.info(x, "x");
   expect_stored("x", input);
   const int64_t width = input.width;
+  selected_width_ = width;
   segments_.emplace_back();
   segments_.back().of_selected = true;
   read(x);
@@ -186,6 +206,9 @@ void StepProgram::finish() {
   if (segments_.front().attention == nullptr) {
     throw ArgumentError("program: needs at least one attention");
   }
+  if (min_tap_slots_ < cache()->num_slots()) {
+    throw ArgumentError("cache: the one of a tap has fewer slots than that of the keys");
+  }
   last_linear_->set_is_last(true);
   values_.set_result(last_);
   values_.place();
@@ -195,8 +218,10 @@ void StepProgram::finish() {
 
 void StepProgram::run(const StepInputs& inputs) {
   const int num_threads = fdspec::num_threads();
-  const AttentionPlan plan(inputs.rows, shape_,
-                           {inputs.block_table, inputs.max_blocks, cache()->block_size});
+  // Parts of keys that do not begin with a block are not shared.
+  const AttentionBlocks blocks{inputs.block_table, inputs.max_blocks, cache()->block_size};
+  const AttentionPlan plan = first_slot_ == 0 ? AttentionPlan(inputs.rows, shape_, blocks)
+                                              : AttentionPlan(inputs.rows, shape_);
   memory_.reserve(values_, inputs.rows.num_rows, inputs.num_selected, num_threads);
   void* workspace =
       attention_workspace_.reserve(attention_workspace_bytes(plan, shape_, num_threads));
@@ -246,6 +271,7 @@ void StepProgram::attend(size_t index, const StepFrame& frame, Slice slice) {
   args.max_blocks = frame.inputs.max_blocks;
   args.rows = frame.inputs.rows;
   args.shape = shape_;
+  args.first_slot = first_slot_;
   args.scale = step.scale;
   args.out = memory_.global_address(values_[step.out]);
   args.plan = &frame.attention_plan;

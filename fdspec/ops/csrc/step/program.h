@@ -14,6 +14,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -37,6 +38,8 @@ struct StepInputs {
   AttentionRows rows;
   const int64_t* selected_rows;  // [num_selected]
   int64_t num_selected;
+  const float* hidden;  // [rows, width of hidden()]; null if the program has none
+  float* hidden_out;    // [num_selected, width of select()] the selected rows themselves, or null
   float* out;            // [num_selected, width of the program's last value]; or null, then
   int32_t* best_tokens;  // [num_selected] column of the largest of each row (argmax.h)
   float* block_maxima;   // [num_selected, blocks] of the rows of `out` (block_maxima.h), or null
@@ -82,6 +85,12 @@ class StepProgram {
   // Rows token_ids of a matrix.
   Value embedding(const PackedMatrix& weight);
 
+  // Rows that come with the step, StepInputs::hidden.
+  Value hidden(int64_t width);
+
+  // Writes x to a place in the cache, at the rows' slots; x stays as it is.
+  void tap(Value x, const TapCache& cache);
+
   // weight: [width of x]. Only linear() and experts() may take the result.
   Value rms_norm(Value x, const float* weight, float epsilon);
 
@@ -118,9 +127,16 @@ class StepProgram {
   // What the program has been built for; checks of a step's arguments need it.
   int64_t out_width() const { return values_.width(last_); }
   int64_t vocab_size() const { return vocab_size_; }
+  // 0 if no rows come with a step.
+  int64_t hidden_width() const { return hidden_width_; }
+  int64_t selected_width() const { return selected_width_; }
   int64_t max_positions() const { return max_positions_; }
   // Null if there is no attention.
   const PagedCache* cache() const;
+
+  // The keys of a sequence begin in this slot; until it is called, in slot 0.
+  void set_first_slot(int first_slot) { first_slot_ = first_slot; }
+  int first_slot() const { return first_slot_; }
 
   // To be called once, after the last layer, which must be linear over selected rows,
   // without a residual.
@@ -152,6 +168,10 @@ class StepProgram {
   bool is_finished_ = false;
   AttentionShape shape_{};
   int64_t vocab_size_ = 0;
+  int64_t hidden_width_ = 0;
+  int64_t selected_width_ = 0;
+  int first_slot_ = 0;
+  int64_t min_tap_slots_ = std::numeric_limits<int64_t>::max();
   int64_t max_positions_ = 0;
   StepMemory memory_;
   int num_attentions_ = 0;

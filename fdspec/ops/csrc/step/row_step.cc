@@ -16,6 +16,14 @@ constexpr int64_t kMaxRedundantActivations = 2048;
 
 constexpr Slice kAlone{0, 1, nullptr};
 
+// To nearest, ties to even; what is not a number stays one.
+uint16_t round_to_bf16(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  if (value != value) return static_cast<uint16_t>((bits >> 16) | 0x40);
+  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
 }  // namespace
 
 void EmbeddingStep::run(const StepFrame& frame, const Tile& tile) const {
@@ -179,6 +187,28 @@ void RotateAppendStep::run(const StepFrame& frame, const Tile& tile) const {
   tile.slice.sync();
 }
 
+void HiddenStep::run(const StepFrame& frame, const Tile& tile) const {
+  float* out = frame.address(out_, tile);
+  const float* source = frame.inputs.hidden + tile.rows.begin * width_;
+  const Range rows = tile.slice.share(tile.num_rows());
+  const size_t num_bytes = static_cast<size_t>((rows.end - rows.begin) * width_) * sizeof(float);
+  std::memcpy(out + rows.begin * width_, source + rows.begin * width_, num_bytes);
+  tile.slice.sync();
+}
+
+void TapStep::run(const StepFrame& frame, const Tile& tile) const {
+  const float* source = frame.address(input_, tile);
+  const int64_t* slots = frame.inputs.slots + tile.rows.begin;
+  const Range rows = tile.slice.share(tile.num_rows());
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    uint16_t* target = cache_.data + slots[row] * cache_.width;
+    for (int64_t i = 0; i < cache_.width; ++i) {
+      target[i] = round_to_bf16(source[row * cache_.width + i]);
+    }
+  }
+  tile.slice.sync();
+}
+
 void SelectStep::run(const StepFrame& frame, const Tile& tile) const {
   const ValueInfo& input = frame.values[input_];
   const float* source = frame.memory.global_address(input);
@@ -188,6 +218,11 @@ void SelectStep::run(const StepFrame& frame, const Tile& tile) const {
   const size_t num_bytes = static_cast<size_t>(input.width) * sizeof(float);
   for (int64_t row = rows.begin; row < rows.end; ++row) {
     std::memcpy(out + row * input.width, source + selected[row] * input.width, num_bytes);
+  }
+  if (frame.inputs.hidden_out != nullptr) {
+    float* kept = frame.inputs.hidden_out + (tile.rows.begin + rows.begin) * input.width;
+    std::memcpy(kept, out + rows.begin * input.width,
+                static_cast<size_t>(rows.end - rows.begin) * num_bytes);
   }
   tile.slice.sync();
 }

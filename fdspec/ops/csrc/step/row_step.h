@@ -95,7 +95,36 @@ class RotateAppendStep : public RowStep {
   Value query_;
 };
 
-// Copies the rows whose results are wanted.
+// Copies the rows of hidden states that come with the step.
+class HiddenStep : public RowStep {
+ public:
+  HiddenStep(int64_t width, Value out) : width_(width), out_(out) {}
+  void run(const StepFrame& frame, const Tile& tile) const override;
+
+ private:
+  int64_t width_;
+  Value out_;
+};
+
+// Where rows are kept in the cache, as bfloat16.
+struct TapCache {
+  uint16_t* data;  // [slots, width]
+  int64_t num_slots;
+  int64_t width;
+};
+
+// Writes rows to the cache, each to its slot.
+class TapStep : public RowStep {
+ public:
+  TapStep(const TapCache& cache, Value input) : cache_(cache), input_(input) {}
+  void run(const StepFrame& frame, const Tile& tile) const override;
+
+ private:
+  TapCache cache_;
+  Value input_;
+};
+
+// Copies the rows whose results are wanted; to StepInputs::hidden_out, too.
 class SelectStep : public RowStep {
  public:
   SelectStep(Value input, Value out) : input_(input), out_(out) {}
