@@ -111,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--num-model-steps", type=_positive(int), default=3, help="drafts in a row to learn")
     add("--vocab-size-draft", type=_positive(int), help="draft only the most frequent tokens")
     add("--batch-tokens", type=_positive(int), default=900, help="least tokens of a step")
-    add("--learning-rate", type=_positive(float), default=1e-3, help="highest learning rate")
+    add("--learning-rate", type=_positive(float), default=3e-3, help="highest learning rate")
     add("--quantization", help="format of the model's weights, as it is served")
     add("--seed", type=int, default=0, help="of prompts, draws and the order of the data")
     add("--num-threads", type=_positive(int), default=os.cpu_count() or 1, help="CPU threads")

@@ -81,7 +81,7 @@ def make_batch(recordings: Sequence[Recording], num_steps: int) -> Batch:
     tokens, candidates, logprobs, weights = (
         np.concatenate([part[index] for part in parts], axis=1) for index in range(4)
     )
-    probabilities = np.exp(logprobs)
+    probabilities = np.exp(logprobs, dtype=np.float32)
     probabilities /= probabilities.sum(axis=-1, keepdims=True)
     rows = Rows(
         from_bfloat16(np.concatenate([r.hidden[:-1] for r in recordings])),

@@ -110,14 +110,18 @@ def walk(right: NDArray[np.bool_], first: int) -> Acceptance:
 def _right_guesses(
     head: MTPHead, target: Target, recording: Recording, num_steps: int
 ) -> NDArray[np.bool_]:
-    """[steps, rows]: whether the draft of step j from row t is what the target says there."""
+    """[steps, rows]: whether the drafts from row t up to step j are what the target says there."""
     batch = make_batch([recording], num_steps)
-    first = recording.answer_start - 1
     right = np.zeros(batch.weights.shape, np.bool_)
     with paddle.no_grad():
+        # The product with the whole vocabulary is most of the work: for rows that matter only.
+        rows = np.arange(recording.answer_start - 1, right.shape[1])
         for step, hidden in enumerate(head.forward(batch.rows, num_steps)):
-            best = best_tokens(hidden[first:], target)
-            right[step, first:] = best == batch.candidates[step, first:, 0]
+            if not len(rows):
+                break
+            best = best_tokens(hidden[paddle.to_tensor(rows)], target)
+            rows = rows[best == batch.candidates[step, rows, 0]]
+            right[step, rows] = True
     return right
 
 

@@ -30,7 +30,7 @@ class Recording:
         tokens: [tokens] int32, prompt and answer.
         hidden: [tokens, hidden] bfloat16 as uint16, after the final norm.
         candidates: [tokens, NUM_CANDIDATES] int32, the most likely next tokens, best first.
-        logprobs: [tokens, NUM_CANDIDATES] float32, of the candidates; -inf where there are fewer.
+        logprobs: [tokens, NUM_CANDIDATES] float16, of the candidates; -inf where there are fewer.
         turn_start: index of the first token of the user's turn that the model wrote itself.
         answer_start: index of the first token of the answer.
     """
@@ -38,7 +38,7 @@ class Recording:
     tokens: NDArray[np.int32]
     hidden: NDArray[np.uint16]
     candidates: NDArray[np.int32]
-    logprobs: NDArray[np.float32]
+    logprobs: NDArray[np.float16]
     turn_start: int
     answer_start: int
 
@@ -50,7 +50,7 @@ def write_shard(path: Path, recordings: Sequence[Recording]) -> None:
         "tokens": np.concatenate([r.tokens for r in recordings]),
         "hidden": np.concatenate([r.hidden for r in recordings]),
         "candidates": np.concatenate([r.candidates for r in recordings]),
-        "logprobs": np.concatenate([r.logprobs for r in recordings]).astype(np.float16),
+        "logprobs": np.concatenate([r.logprobs for r in recordings]),
         "splits": np.cumsum([0, *lengths], dtype=np.int64),
         "starts": np.array([(r.turn_start, r.answer_start) for r in recordings], np.int32),
     }
@@ -72,8 +72,8 @@ def read_shard(path: Path) -> list[Recording]:
     try:
         tensors = load_file(path)
         splits, starts = tensors["splits"].tolist(), tensors["starts"].tolist()
-        tokens, hidden, candidates = (tensors[n] for n in ("tokens", "hidden", "candidates"))
-        logprobs = tensors["logprobs"].astype(np.float32)
+        tokens, hidden = tensors["tokens"], tensors["hidden"]
+        candidates, logprobs = tensors["candidates"], tensors["logprobs"]
     except (OSError, SafetensorError, KeyError) as error:
         raise FdspecError(
             f"{path}: not a shard of recordings ({error}); delete it, and it is made again"

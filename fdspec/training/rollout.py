@@ -73,7 +73,7 @@ class _Conversation:
     in_answer: bool
     tokens: list[int] = field(default_factory=list)
     hidden: list[NDArray[np.uint16]] = field(default_factory=list)
-    candidates: list[tuple[NDArray[np.int32], NDArray[np.float32]]] = field(default_factory=list)
+    candidates: list[tuple[NDArray[np.int32], NDArray[np.float16]]] = field(default_factory=list)
     answer_start: int = 0
     num_written: int = 0
     is_finished: bool = False
@@ -249,14 +249,14 @@ def _sample(
     return int(np.searchsorted(sums, generator.random() * sums[-1], "right"))
 
 
-def _candidates(logits: NDArray[np.float32]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+def _candidates(logits: NDArray[np.float32]) -> tuple[NDArray[np.int32], NDArray[np.float16]]:
     best = logits.max()
     ids = np.flatnonzero(logits > best - _LEAST_LIKELY)
     # Ties go to the lower id, as in greedy sampling.
     ids = ids[np.argsort(-logits[ids], kind="stable")[:NUM_CANDIDATES]]
     total = best + math.log(np.exp(logits - best).sum())
     padded = np.zeros(NUM_CANDIDATES, np.int32)
-    logprobs = np.full(NUM_CANDIDATES, -np.inf, np.float32)
+    logprobs = np.full(NUM_CANDIDATES, -np.inf, np.float16)
     padded[: len(ids)] = ids
     logprobs[: len(ids)] = logits[ids] - total
     return padded, logprobs

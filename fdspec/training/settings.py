@@ -26,7 +26,7 @@ class TrainingSettings:
     """
 
     num_model_steps: int = 3
-    learning_rate: float = 1e-3
+    learning_rate: float = 3e-3
     weight_decay: float = 0.02
     tokens_per_batch: int = 900
     loss_vocab_size: int = 4096

@@ -46,7 +46,7 @@ def test_a_conversation_has_the_parts_of_its_script(prompts, recordings):
         assert answer - len(script.turn_end) - turn <= script.max_turn_tokens
         best = recording.logprobs[:, 0]
         assert (best[:, None] >= recording.logprobs).all()
-        assert (np.exp(recording.logprobs).sum(axis=1) <= 1 + 1e-5).all()
+        assert (np.exp(recording.logprobs, dtype=np.float32).sum(axis=1) < 1.001).all()
 
 
 def test_a_script_beyond_the_context_is_refused(rollout, prompts):
@@ -67,8 +67,7 @@ def test_shards_come_back_as_they_were(tmp_path, recordings):
     path = tmp_path / "shard.safetensors"
     write_shard(path, recordings)
     for one, other in zip(read_shard(path), recordings, strict=True):
-        rounded = other.logprobs.astype(np.float16).astype(np.float32)
-        assert_equal(one, replace(other, logprobs=rounded))
+        assert_equal(one, other)
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(FdspecError, match="delete it"):
         read_shard(path)
