@@ -20,43 +20,14 @@ from fdspec.spec_decode.adaptive import AdaptiveProposer
 from fdspec.spec_decode.naive import NaiveProposer
 from fdspec.spec_decode.ngram import NgramProposer
 from fdspec.spec_decode.registry import build_proposer
-from tests.exactness.worlds import real_world, tiny_world
+from tests.exactness.worlds import ALL_WORLDS, WORLDS
 from tests.fakes.drafters import all_drafters
-from tests.fakes.exactness import Results, Setting, compare, run, sampling_cases
-from tests.models.oracle import make_tiny
+from tests.fakes.exactness import Results, Setting, compare, run
 
 # 9 blocks of 16 tokens hold little more than the longest request (130 tokens).
 SETTINGS = [Setting(*values) for values in itertools.product((1, 7, 16), (16, 64, 256), (9, 200))]
 MIN_TOKENS = 250
-TINY = {"llama": "wint4_g32", "qwen2": "wint8", "qwen3": "none"}
-REAL = {"smollm2": "bfloat16", "smollm2-int8": "int8"}
-WORLDS = ["smollm2", *TINY]
-ALL_WORLDS = [*REAL, *TINY]
 DRAFTERS = sorted(all_drafters({}, 100, eos_id=2, stop_id=7, length=1))
-
-
-@pytest.fixture(scope="module")
-def worlds(smollm2_path, tmp_path_factory):
-    """Worlds by name, each built when it is first asked for."""
-    built = {}
-
-    def get(name):
-        if name not in built:
-            if name in REAL:
-                params = sampling_cases(
-                    max_tokens=16, stop_ids=(284, 198), stop=(" the", "\n\n"), ids=range(260, 272)
-                )
-                built[name] = real_world(smollm2_path, params, kv_cache_dtype=REAL[name])
-            else:
-                folder = tmp_path_factory.mktemp(name)
-                make_tiny(name, folder)
-                params = sampling_cases(
-                    max_tokens=40, stop_ids=(7, 31), stop=("abc", "zz"), ids=range(20, 32)
-                )
-                built[name] = tiny_world(folder, params, quantization=TINY[name])
-        return built[name]
-
-    return get
 
 
 def check(world, drafter, settings):

@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fdspec.core import SamplingParams, Submit
-from fdspec.core.protocols import Proposer
+from fdspec.core.protocols import KVHandoff, Proposer
+from fdspec.engine.decode_handoff import DecodeHandoff
 from fdspec.engine.engine import Engine
+from fdspec.engine.kv_layout import kv_layout
 from fdspec.engine.no_handoff import NoHandoff
+from fdspec.engine.prefill_handoff import PrefillHandoff
 from fdspec.engine.stats import EngineMonitor
 from fdspec.kv.block_pool import BlockPool
-from fdspec.kv.cache import ExtraLayers
+from fdspec.kv.cache import ExtraLayers, KVCache
 from fdspec.models import ModelOptions, load_model
 from fdspec.models.decoder import LlamaFamilyModel
 from fdspec.scheduler.batch import BatchScheduler
@@ -21,11 +24,23 @@ from fdspec.scheduler.swapping import Swapping
 from fdspec.scheduler.topic import InProcessTopic
 from fdspec.spec_decode.verifier import SpeculativeVerifier
 from fdspec.tokenizer import Tokenizer, load_tokenizer
+from fdspec.transfer import (
+    HandoffServer,
+    HandoffSink,
+    KVLayout,
+    ServerOptions,
+    SinkOptions,
+    TransportOptions,
+)
 from fdspec.worker.model_runner import ModelRunner, kv_cache_layout
 from tests.fakes.exactness import Results, Setting, reference
 
 MAX_MODEL_LEN = 256
 BLOCK_SIZE = 16
+TINY = {"llama": "wint4_g32", "qwen2": "wint8", "qwen3": "none"}
+REAL = {"smollm2": "bfloat16", "smollm2-int8": "int8"}
+WORLDS = ["smollm2", *TINY]
+ALL_WORLDS = [*REAL, *TINY]
 TEXTS = (
     "The seven days of the week are Monday,",
     "ha ha ha ha ha ha ha ha ha ha ha ha ha ha",
@@ -87,7 +102,15 @@ class World:
             extra=extra,
         )
 
-    def engine_on(self, runner: ModelRunner, proposer: Proposer, setting: Setting) -> Engine:
+    def engine_on(
+        self,
+        runner: ModelRunner,
+        proposer: Proposer,
+        setting: Setting,
+        *,
+        handoff: KVHandoff | None = None,
+        hands_over: bool = False,
+    ) -> Engine:
         """An engine that runs a model runner of this world's."""
         pool = BlockPool(setting.num_blocks, BLOCK_SIZE, prefix_caching=setting.prefix_caching)
         scheduler = BatchScheduler(
@@ -97,6 +120,7 @@ class World:
             max_num_batched_tokens=setting.max_num_batched_tokens,
             max_model_len=MAX_MODEL_LEN,
             swapping=Swapping(setting.num_swap_slots, 0.0),
+            hands_over=hands_over,
         )
         verifier = SpeculativeVerifier(
             vocab_size=self.vocab_size,
@@ -104,7 +128,7 @@ class World:
             token_bytes=self.token_bytes,
             max_model_len=MAX_MODEL_LEN,
         )
-        handoff = NoHandoff()
+        handoff = handoff or NoHandoff()
         return Engine(
             InProcessTopic(),
             scheduler,
@@ -114,6 +138,24 @@ class World:
             monitor=EngineMonitor(scheduler, pool, handoff),
             handoff=handoff,
         )
+
+
+def prefill_handoff(folder: Path, cache: KVCache) -> PrefillHandoff:
+    """The end of an engine that hands over, by any transport; sockets are made in the folder."""
+    options = ServerOptions(TransportOptions(folder))
+    return PrefillHandoff(
+        lambda free: HandoffServer(cache.memory(), _layout_of(cache), options, free)
+    )
+
+
+def decode_handoff(transport: str, cache: KVCache) -> DecodeHandoff:
+    """The end of an engine that takes over, by one transport."""
+    options = SinkOptions(TransportOptions(Path("/nowhere")), (transport,))
+    return DecodeHandoff(HandoffSink(cache.memory(), _layout_of(cache), options))
+
+
+def _layout_of(cache: KVCache) -> KVLayout:
+    return kv_layout(cache, checkpoint="test", quantization="", rope="")
 
 
 def real_world(

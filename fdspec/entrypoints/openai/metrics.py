@@ -120,7 +120,6 @@ class Metrics:
         """Counters and gauges. Does not modify."""
         yield from self._request_families()
         yield from self._engine_families()
-        yield from self._handoff_families()
         yield from self._draft_families()
         yield from self._handoff_families()
         yield from self._topic_families()
@@ -207,29 +206,6 @@ class Metrics:
         )
         family.add_metric(list(labels.values()), 1)
         return family
-
-    def _handoff_families(self) -> Iterator[Metric]:
-        stats = self.stats
-        yield self._gauge(
-            "kv_handoffs_open", "KV caches being offered or loaded", stats.num_handoffs_open
-        )
-        yield self._counter(
-            "kv_handoffs_offered", "Sequences handed over to decode", stats.num_offered_total
-        )
-        yield self._counter(
-            "kv_handoffs_loaded", "Sequences taken over from prefill", stats.num_loaded_total
-        )
-        yield self._counter(
-            "kv_handoffs_failed",
-            "Sequences that were offered and had to be computed again",
-            stats.num_load_failures_total,
-        )
-        yield self._counter(
-            "kv_handoff_bytes", "Bytes of KV cache read from prefill", stats.num_loaded_bytes_total
-        )
-        yield self._counter(
-            "kv_handoff_seconds", "Time that this took, added up", stats.load_ms_total / 1000
-        )
 
     def _draft_families(self) -> Iterator[Metric]:
         counters = self._drafts
