@@ -76,11 +76,11 @@ class Relay:
 def check(world, transport, proposer, *, decode_setting=DECODE):
     folder = Path(tempfile.mkdtemp(prefix="fd-", dir="/tmp"))
     runner = world.make_runner(PREFILL)
-    handoff = prefill_handoff(folder, runner.cache)
-    prefill = world.engine_on(runner, NaiveProposer(), PREFILL, handoff=handoff, hands_over=True)
+    source = prefill_handoff(folder, runner.cache)
+    prefill = world.engine_on(runner, NaiveProposer(), PREFILL, handoff=source, hands_over=True)
     runner = world.make_runner(decode_setting)
-    handoff = decode_handoff(transport, runner.cache)
-    decode = world.engine_on(runner, proposer, decode_setting, handoff=handoff)
+    sink = decode_handoff(transport, runner.cache)
+    decode = world.engine_on(runner, proposer, decode_setting, handoff=sink)
     try:
         results = Relay(prefill, decode, world.submits).run()
         assert compare(world.expected, results) >= MIN_TOKENS
@@ -89,8 +89,8 @@ def check(world, transport, proposer, *, decode_setting=DECODE):
         assert stats.num_load_failures_total == 0
         return stats
     finally:
-        prefill.handoff.close()
-        decode.handoff.close()
+        source.close()
+        sink.close()
         shutil.rmtree(folder)
 
 

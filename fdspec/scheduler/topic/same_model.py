@@ -23,6 +23,7 @@ _CACHE_DETAILS = (
     "kv_num_kv_heads",
     "kv_head_dim",
     "kv_block_size",
+    "kv_drafting",
 )
 
 
