@@ -115,7 +115,7 @@ def _right_guesses(
     right = np.zeros(batch.weights.shape, np.bool_)
     with paddle.no_grad():
         # The product with the whole vocabulary is most of the work: for rows that matter only.
-        rows: NDArray[np.int64] = np.arange(recording.answer_start - 1, right.shape[1])
+        rows = np.arange(recording.answer_start - 1, len(batch.rows.positions))
         for step, hidden in enumerate(head.forward(batch.rows, num_steps)):
             if not len(rows):
                 break
