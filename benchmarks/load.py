@@ -48,6 +48,7 @@ class Answer:
     Attributes:
         error: empty if all went well.
         text: of the answer.
+        tokens: its ids, where the request asks for them.
         num_input, num_output: tokens, as the server counts them.
         num_cached: prompt tokens that the server had in a cache.
         first_token_s: time to first token.
@@ -57,6 +58,7 @@ class Answer:
 
     error: str = ""
     text: str = ""
+    tokens: list[int] = field(default_factory=list)
     num_input: int = 0
     num_output: int = 0
     num_cached: int = 0
@@ -263,6 +265,7 @@ def _note_event(answer: Answer, event: Mapping[str, Any], start_s: float, last_s
     now_s = time.perf_counter()
     choice = event["choices"][0]
     answer.text += choice.get("text") or choice.get("delta", {}).get("content") or ""
+    answer.tokens += choice.get("token_ids") or ()
     if answer.first_token_s == 0.0:
         answer.first_token_s = now_s - start_s
     else:

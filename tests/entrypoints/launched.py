@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 import httpx
 
@@ -42,7 +43,7 @@ class Launch:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def __enter__(self) -> Launch:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
