@@ -39,6 +39,9 @@ be asked for free."""
 
 _SHADOW_TOKENS = 64
 
+LONGEST_PAUSE = 8
+"""Steps between two looks at a silent sequence whose guesses have been wrong or missing."""
+
 # An acceptance above this counts as 1, and then every length pays.
 _CERTAIN = 1.0 - 1e-9
 _UNLIMITED = 1 << 30
@@ -57,14 +60,32 @@ def moved_acceptance(acceptance: float, num_accepted: int, num_possible: int) ->
 
 
 class _State:
-    """What is known of one sequence: alpha of AdaptiveProposer, and how long it has been silent."""
+    """What is known of one sequence: alpha of AdaptiveProposer, and how long it has been silent.
 
-    __slots__ = ("acceptance", "is_silent", "num_silent")
+    A silent one is looked at after `pause` steps, `left` of which are still to come.
+    """
+
+    __slots__ = ("acceptance", "is_silent", "left", "num_silent", "pause")
 
     def __init__(self) -> None:
         self.acceptance = INITIAL_ACCEPTANCE
         self.is_silent = False
         self.num_silent = 0
+        self.pause = self.left = 1
+
+    def speaks(self) -> None:
+        """Start to count anew: it drafted in this step."""
+        self.num_silent = 0
+        self.pause = self.left = 1
+
+    def is_looked_at(self) -> bool:
+        """Count a silent step; True if it is time to look, and then pauses become longer."""
+        self.num_silent += 1
+        self.left -= 1
+        if self.left > 0:
+            return False
+        self.pause = self.left = min(2 * self.pause, LONGEST_PAUSE)
+        return True
 
     def draft_length(self, threshold: float) -> int:
         """How many draft tokens are worth their rows: the most with alpha^k > threshold."""
@@ -116,7 +137,8 @@ class AdaptiveProposer:
     A sequence for which not even one token pays falls silent. It then drafts in the shadow: what
     the inner proposer would have said is compared with what plain decoding emitted, which costs a
     look-up and no row. So it notices by itself when drafting pays again, without probing; where a
-    model drafts it has to try a token now and then.
+    model drafts it has to try a token now and then. As long as nothing is right, it looks at every
+    second, fourth, and then every eighth step only.
     """
 
     def __init__(self, inner: Proposer, costs: StepCosts = TYPICAL_COSTS) -> None:
@@ -165,9 +187,8 @@ class AdaptiveProposer:
                 num_kept = len(verdict.kept)
                 possible = max(deepest_guess(sequence.draft), num_kept)
                 state.acceptance = moved_acceptance(state.acceptance, num_kept, possible)
-                state.num_silent = 0
-            elif state.draft_length(threshold) == 0:
-                state.num_silent += 1
+                state.speaks()
+            elif state.draft_length(threshold) == 0 and state.is_looked_at():
                 silent.append(sequence)
             state.update_silence(threshold)
         if silent:
@@ -202,3 +223,5 @@ class AdaptiveProposer:
             is_right = any(token == emitted and parent < 0 for token, parent in pairs)
             state.acceptance = moved_acceptance(state.acceptance, int(is_right), 1)
             state.update_silence(threshold)
+            if is_right:
+                state.pause = state.left = 1

@@ -15,7 +15,6 @@ from fdspec.core import (
     ModelOutput,
     SamplingParams,
     SequenceId,
-    SequencePlan,
     StepPlan,
     Verdict,
 )
@@ -23,7 +22,6 @@ from fdspec.core.draft import is_shadow
 from fdspec.core.protocols import Proposer
 from fdspec.spec_decode.adaptive import (
     INITIAL_ACCEPTANCE,
-    context_of,
     moved_acceptance,
 )
 from fdspec.spec_decode.draft_tree import GrowingTree, deepest_guess, paths
@@ -31,15 +29,14 @@ from fdspec.spec_decode.prediction import SOURCE as PREDICTION
 from fdspec.spec_decode.step_costs import TYPICAL_COSTS, StepCosts
 
 SOURCE = "hybrid"
-_SHADOW_TOKENS = 16
 
 
 class HybridProposer:
     """Members in order of preference. Implements `core.protocols.Proposer`.
 
     For each sequence and member it keeps alpha, a running average of how often a token of the
-    member is accepted given that the one before it was; members that were not asked are judged by
-    what they would have said. A draft of n tokens is expected to bring alpha + ... + alpha^n. The
+    member is accepted given that the one before it was; members whose guesses were left out are
+    judged by them all the same. A draft of n tokens is expected to bring alpha + ... + alpha^n. The
     draft that most is expected of comes first, and the others extend it: what they have in common
     is one row, what goes further or branches off is added while rows are left and alpha^depth is
     above the cost of a row.
@@ -67,7 +64,8 @@ class HybridProposer:
             for predicts in (False, True)
         }
         self._acceptance: dict[SequenceId, dict[str, float]] = {}
-        self._offered: dict[str, dict[SequenceId, Draft]] = {}
+        # What the members said in the last call, and how many tokens they knew.
+        self._said: dict[SequenceId, tuple[int, list[tuple[str, Draft]]]] = {}
 
     def propose(self, contexts: Sequence[DraftContext]) -> list[Draft]:
         """One draft for each context for which a member has one."""
@@ -76,15 +74,16 @@ class HybridProposer:
             asked = [c for c in contexts if name in self._names(c.params)]
             # Who runs a model has to see every step, even if nobody asks it for a draft.
             drafts = [] if not asked and is_shadow(contexts) else member.propose(asked)
-            self._offered[name] = {draft.sequence_id: draft for draft in drafts}
             for draft in drafts:
                 found.setdefault(draft.sequence_id, []).append((name, draft))
         by_id = {context.sequence_id: context for context in contexts}
+        self._said = {key: (len(by_id[key].tokens), drafts) for key, drafts in found.items()}
         return [self._combined(by_id[key], drafts) for key, drafts in found.items()]
 
     def observe(self, plan: StepPlan, output: ModelOutput, verdicts: Sequence[Verdict]) -> None:
         """Judge the members where there is a choice, and let them learn."""
-        self._judge(plan, {verdict.sequence_id: verdict for verdict in verdicts})
+        if self._said:
+            self._judge(plan, {verdict.sequence_id: verdict for verdict in verdicts})
         for member in self._members.values():
             member.observe(plan, output, verdicts)
 
@@ -117,30 +116,20 @@ class HybridProposer:
         return merged.tree.draft(context.sequence_id, SOURCE, num_probes)
 
     def _judge(self, plan: StepPlan, verdicts: Mapping[SequenceId, Verdict]) -> None:
-        judged: dict[SequenceId, SequencePlan] = {}
         for sequence in plan.sequences:
-            verdict = verdicts.get(sequence.sequence_id)
-            is_decoding = sequence.samples and len(sequence.history) > sequence.num_prompt
-            if verdict is None or verdict.finish is not None or not is_decoding:
+            key, verdict = sequence.sequence_id, verdicts.get(sequence.sequence_id)
+            length, drafts = self._said.get(key, (0, []))
+            is_judged = length == len(sequence.history) and len(self._names(sequence.params)) > 1
+            if not is_judged or verdict is None or verdict.finish is not None:
                 continue
-            if sequence.params.max_draft_tokens != 0 and len(self._names(sequence.params)) > 1:
-                judged[sequence.sequence_id] = sequence
-        for name, member in self._members.items():
-            asked = [s for s in judged.values() if name in self._names(s.params)]
-            contexts = [context_of(sequence, _SHADOW_TOKENS) for sequence in asked]
-            offered = self._offered.get(name, {})
-            drafts = member.propose(contexts) if contexts else []
-            answered = {draft.sequence_id for draft in drafts}
-            # A member that runs a model has no answer now; what it said before the step counts.
-            said = (offered.get(s.sequence_id) for s in asked if s.sequence_id not in answered)
-            for draft in [*drafts, *filter(None, said)]:
-                emitted = list(verdicts[draft.sequence_id].tokens)
+            emitted = list(verdict.tokens)
+            rates = self._acceptance.setdefault(key, {})
+            for name, draft in drafts:
                 branches = paths(draft.cut(draft.num_guesses))
                 if not branches:
                     continue
                 right = max((len(b) for b in branches if b == emitted[: len(b)]), default=0)
                 possible = min(max(map(len, branches)), len(emitted))
-                rates = self._acceptance.setdefault(draft.sequence_id, {})
                 rate = rates.get(name, INITIAL_ACCEPTANCE)
                 rates[name] = moved_acceptance(rate, right, possible)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fdspec.core import Draft, DraftContext, ModelOutput, Verdict
-from fdspec.spec_decode.adaptive import AdaptiveProposer
+from fdspec.spec_decode.adaptive import LONGEST_PAUSE, AdaptiveProposer
 from fdspec.spec_decode.ngram import NgramProposer
 from fdspec.spec_decode.step_costs import StepCosts
 from tests.fakes.drafters import Drafter
@@ -86,7 +86,24 @@ def test_silence_ends_by_itself_when_drafts_would_be_right():
     game.is_right = True
     lengths = [game.step() for _ in range(20)]
     assert lengths[0] == 0, "a silent sequence spends no row on probing"
-    assert 1 in lengths[:4] and lengths[-1] == 5
+    assert 1 in lengths[: LONGEST_PAUSE + 4] and lengths[-1] == 5
+
+
+def test_a_silent_sequence_is_looked_at_less_and_less():
+    game = Game()
+    game.is_right = False
+    looks = []
+
+    def guess(context):
+        looks.append(len(game.output))
+        return Draft.chain(context.sequence_id, [3], "test")
+
+    game.proposer = AdaptiveProposer(Guesser(guess), StepCosts(0.17, 0.9))
+    for _ in range(100):
+        game.step()
+    pauses = [b - a for a, b in zip(looks, looks[1:], strict=False)]
+    assert pauses == [2, 4, *[LONGEST_PAUSE] * (len(pauses) - 2)]
+    assert len(looks) < 20
 
 
 def test_one_lucky_guess_does_not_end_silence():

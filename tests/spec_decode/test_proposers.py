@@ -213,6 +213,7 @@ def test_what_a_prediction_has_too_counts_as_its_own():
 def test_hybrid_prefers_who_was_right():
     hybrid = HybridProposer({"a": Fixed([1, 2]), "b": Fixed([3, 4])})
     for _ in range(5):
+        hybrid.propose([context([9], [9])])
         plan = decoding([9], [9], draft=[1, 2])
         hybrid.observe(step_of(plan), NO_OUTPUT, [Verdict(("r", 0), (3, 4), (0,), 2)])
     (draft,) = hybrid.propose([context([9], [9])])
