@@ -145,7 +145,7 @@ def _fastdeploy_engine_keys() -> dict[str, ForeignKey]:
         **_each(
             "enable_expert_parallel enable_eplb eplb_config routing_replay_config "
             "enable_chunked_moe chunked_moe_size shutdown_comm_group_if_worker_idle",
-            _warn("no mixture-of-experts model is served", False),
+            _warn("experts are computed by one process, and none is copied", False),
         ),
         "plas_attention_config": _warn("attention is exact"),
         **_each(

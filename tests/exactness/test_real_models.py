@@ -96,6 +96,14 @@ def test_int8_cache(worlds):
     check(world, adversary(world, "tree", 4), [Setting(16, 16, 200)])
 
 
+def test_experts(worlds):
+    """Which rows meet in an expert depends on drafts, chunks and neighbours; tokens do not."""
+    world = worlds("ernie_moe")
+    num_preempted, _ = check(world, NgramProposer(5, min_ngram_size=1), [Setting(7, 64, 9)])
+    assert num_preempted > 0
+    check(world, adversary(world, "tree", 4), [Setting(16, 16, 200)])
+
+
 MEMBERS = ("suffix", "memory", "ngram", "lookahead")
 HYBRID = SpeculativeConfig(
     method="hybrid", proposers=tuple(SpeculativeConfig(method=name) for name in MEMBERS)

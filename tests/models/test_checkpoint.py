@@ -229,5 +229,8 @@ def test_dummy_weights_are_the_same_each_time():
 
     np.testing.assert_array_equal(values("x", (8, 4)), values("x", (8, 4)))
     assert not np.array_equal(values("x", (8, 4)), values("y", (8, 4)))
+    large = values("z", (3000, 2048))
+    assert len(np.unique(large[:, :4], axis=0)) == 3000
+    assert abs(large.std() * 2048**0.5 - 1) < 0.01
     assert values("a_norm", (3,)).tolist() == [1, 1, 1]
     assert values("a.bias", (3,)).tolist() == [0, 0, 0]

@@ -69,7 +69,9 @@ def test_of_the_real_model(smollm2_path):
 def test_errors_are_those_of_the_tokenizer(tmp_path):
     with pytest.raises(CheckpointError, match="no such file"):
         load_token_table(tmp_path / "nothing")
-    with pytest.raises(CheckpointError, match=r"no tokenizer.json, no tokenizer.model and no .gguf"):
+    with pytest.raises(
+        CheckpointError, match=r"no tokenizer.json, no tokenizer.model and no .gguf"
+    ):
         load_token_table(tmp_path)
     file = builders.save_gguf(tmp_path / "m.gguf", builders.byte_level(), "gpt2", "gpt-2")
     file.write_bytes(file.read_bytes().replace(b"gpt2", b"rwkv"))

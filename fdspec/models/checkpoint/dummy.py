@@ -13,6 +13,9 @@ import numpy as np
 
 from fdspec.models.checkpoint.base import Tensor
 
+# A prime number, so that no two rows of a matrix are alike.
+_DRAWN = 2**18 - 5
+
 
 class DummyCheckpoint:
     """Has every tensor that is asked for, the same on each run.
@@ -38,5 +41,7 @@ class DummyCheckpoint:
         if len(shape) == 1:
             return np.full(shape, 1.0 if "norm" in name else 0.0, dtype=np.float32)
         generator = np.random.default_rng(zlib.crc32(name.encode()))
-        values = generator.standard_normal(shape, dtype=np.float32)
-        return values / np.float32(shape[-1] ** 0.5)
+        size = shape[0] * shape[1]
+        values = generator.standard_normal(min(size, _DRAWN), dtype=np.float32)
+        # Large matrices repeat what was drawn: drawing all of a large model takes minutes.
+        return np.resize(values / np.float32(shape[-1] ** 0.5), shape)
