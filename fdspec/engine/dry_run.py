@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fdspec.config import EngineConfig
+from fdspec.config.speculative import MODEL_METHODS
 from fdspec.core import ConfigError
 from fdspec.engine.memory import GIB, PoolSize, choose_pool_size, machine_memory_bytes
-from fdspec.kv.cache import KVCacheLayout
+from fdspec.kv.cache import ExtraLayers, KVCacheLayout
 from fdspec.models import ModelConfig, RopeOverride, read_model_config, weight_formats
 from fdspec.models.weight_sizes import WeightPart, kv_heads_of_rank, weight_parts
 
-_NAME_WIDTH = 24
+_NAME_WIDTH = 26
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +59,23 @@ def dry_run(config: EngineConfig) -> DryRun:
     parts = weight_parts(model, formats, num_ranks=num_ranks, max_model_len=max_model_len)
     if model.dtype == "gguf" and formats.dense is None:
         parts = _parts_as_in_the_file(model, parts, num_ranks)
-    weight_bytes = sum(part.rank_bytes for part in parts)
-    memory_bytes, memory = _memory_of_rank(config, num_ranks)
-    pool, problem = _choose_pool(
-        config, model, memory_bytes=memory_bytes, weight_bytes=weight_bytes, max_len=max_model_len
-    )
     used = sum(part.num_used for part in parts)
     total = sum(part.num_weights for part in parts)
+    drafting, extra_layers = _drafting_models(config, max_model_len)
+    parts = (*parts, *drafting)
+    weight_bytes = sum(part.rank_bytes for part in parts)
+    memory_bytes, memory = _memory_of_rank(config, num_ranks)
+    layout = KVCacheLayout(
+        num_layers=model.num_layers,
+        num_kv_heads=kv_heads_of_rank(model, num_ranks),
+        head_dim=model.head_dim,
+        block_size=config.cache.block_size,
+        dtype=config.cache.kv_cache_dtype,
+        extra=extra_layers,
+    )
+    pool, problem = _choose_pool(
+        config, layout, memory_bytes=memory_bytes, weight_bytes=weight_bytes, max_len=max_model_len
+    )
     lines = [
         f"{model.architecture} ({model.source})",
         f"weights: {total / 1e9:.2f} billion, {used / 1e9:.2f} for a token; held as {formats}",
@@ -96,6 +107,35 @@ def _parts_as_in_the_file(
     return (matrices, *tables)
 
 
+def _drafting_models(
+    config: EngineConfig, max_model_len: int
+) -> tuple[tuple[WeightPart, ...], tuple[ExtraLayers, ...]]:
+    """Weights of models that draft, and their layers in the KV cache; all are on every rank."""
+    parts: list[WeightPart] = []
+    layers: list[ExtraLayers] = []
+    for member in () if config.speculative is None else config.speculative.members:
+        if member.method not in MODEL_METHODS or member.model is None:
+            continue
+        model = read_model_config(Path(member.model).expanduser())
+        formats = weight_formats(model, member.quantization, None)
+        length = min(max_model_len, model.longest_context)
+        weights = weight_parts(model, formats, num_ranks=1, max_model_len=length)
+        rank_bytes = sum(part.rank_bytes for part in weights)
+        parts.append(WeightPart(f"{member.method} for drafts", 0, 0, rank_bytes))
+        scratch_blocks = -(-member.num_speculative_tokens // config.cache.block_size)
+        layers.append(
+            ExtraLayers(
+                model.num_layers,
+                2,
+                model.num_kv_heads,
+                model.head_dim,
+                config.cache.kv_cache_dtype,
+                config.scheduler.max_num_seqs * scratch_blocks,
+            )
+        )
+    return tuple(parts), tuple(layers)
+
+
 def _memory_of_rank(config: EngineConfig, num_ranks: int) -> tuple[int, str]:
     """Bytes, and where they come from."""
     share = f"x gpu_memory_utilization {config.cache.gpu_memory_utilization:g}"
@@ -108,7 +148,7 @@ def _memory_of_rank(config: EngineConfig, num_ranks: int) -> tuple[int, str]:
 
 def _choose_pool(
     config: EngineConfig,
-    model: ModelConfig,
+    layout: KVCacheLayout,
     *,
     memory_bytes: int,
     weight_bytes: int,
@@ -116,18 +156,11 @@ def _choose_pool(
 ) -> tuple[PoolSize | None, str]:
     """The KV cache of a rank, or None and why not."""
     cache = config.cache
-    layout = KVCacheLayout(
-        num_layers=model.num_layers,
-        num_kv_heads=kv_heads_of_rank(model, config.device.tensor_parallel_size),
-        head_dim=model.head_dim,
-        block_size=cache.block_size,
-        dtype=cache.kv_cache_dtype,
-    )
     try:
         pool = choose_pool_size(
             block_size=cache.block_size,
             block_bytes=layout.block_bytes,
-            weight_bytes=weight_bytes,
+            weight_bytes=weight_bytes + layout.scratch_bytes,
             memory_bytes=memory_bytes,
             utilization=cache.gpu_memory_utilization,
             max_num_seqs=config.scheduler.max_num_seqs,

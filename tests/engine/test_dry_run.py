@@ -67,6 +67,19 @@ def test_weights_of_the_21b_model():
     assert halved.pool is not None and halved.pool.block_bytes == result.pool.block_bytes // 2
 
 
+def test_a_model_that_drafts_counts_too():
+    small = str(ROOT / "configs/models/ERNIE-4.5-0.3B")
+    options = {"quantization": "wint4", "memory_gib": 24, "gpu_memory_utilization": 0.9}
+    alone = run(ERNIE_21B, **options)
+    speculative = {"method": "draft_model", "model": small, "quantization": "wint8"}
+    both = run(ERNIE_21B, **options, speculative_config=speculative)
+    drafter = run(small, quantization="wint8", memory_gib=24)
+    assert both.weight_bytes == alone.weight_bytes + drafter.weight_bytes
+    assert both.pool and alone.pool and drafter.pool
+    assert both.pool.block_bytes == alone.pool.block_bytes + drafter.pool.block_bytes
+    assert "draft_model for drafts" in both.text
+
+
 def test_what_does_not_fit_is_said(capsys):
     arguments = ["--model", str(ERNIE_21B), "--quantization", "wint4", "--memory-gib", "8"]
     with pytest.raises(SystemExit) as caught:
