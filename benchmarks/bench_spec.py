@@ -2,8 +2,9 @@
 """What each method of speculation gains on each kind of prompt, pair by pair.
 
 Every prompt is answered plainly, with drafts, and with drafts once more, in one process; a speed-up
-is plain time over drafting time. Every answer of a prompt must have the same tokens, greedy or
-sampled; the program fails if one differs.
+is plain time over drafting time, by the clock, or by the processor's time, in which other programs
+do not show. Every answer of a prompt must have the same tokens, greedy or sampled; the program
+fails if one differs.
 
     python -m benchmarks.bench_spec --methods ngram suffix memory --output spec.json --plot spec.png
 """
@@ -15,7 +16,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,12 @@ METHODS: dict[str, dict[str, Any]] = {
     "prediction": {"method": "prediction"},
 }
 RANDOM = "random"
-_RANDOM_PROMPTS = 10
+_RANDOM_PROMPTS = 320
 _RANDOM_TOKENS = 64
+
+
+Clock = Callable[[], float]
+"""Gives seconds."""
 
 
 @dataclass
@@ -77,12 +82,12 @@ class Group:
 
 
 def answer(
-    llm: LLM, group: Group, params: Sequence[SamplingParams]
+    llm: LLM, group: Group, params: Sequence[SamplingParams], clock: Clock
 ) -> tuple[float, list[CompletionOutput]]:
     """Seconds that a group took, and its answers."""
-    start_s = time.perf_counter()
+    start_s = clock()
     outputs = llm.generate(group.prompts, list(params), use_tqdm=False)
-    return time.perf_counter() - start_s, [output.outputs[0] for output in outputs]
+    return clock() - start_s, [output.outputs[0] for output in outputs]
 
 
 def tokens_of(outputs: Sequence[CompletionOutput]) -> list[tuple[int, ...]]:
@@ -90,7 +95,14 @@ def tokens_of(outputs: Sequence[CompletionOutput]) -> list[tuple[int, ...]]:
     return [output.token_ids for output in outputs]
 
 
-def measure(llm: LLM, groups: Sequence[Group], label: str, *, predict: bool) -> Result:
+def measure(
+    llm: LLM,
+    groups: Sequence[Group],
+    label: str,
+    *,
+    predict: bool,
+    clock: Clock = time.perf_counter,
+) -> Result:
     """Answer each group plainly and with drafts, in alternating order, then with drafts again.
 
     Raises:
@@ -102,12 +114,12 @@ def measure(llm: LLM, groups: Sequence[Group], label: str, *, predict: bool) -> 
         plain = [replace(group.params, max_draft_tokens=0)] * len(group.prompts)
         drafting = [group.params] * len(group.prompts)
         if predict:
-            _, known = answer(llm, group, plain)
+            _, known = answer(llm, group, plain, clock)
             drafting = [replace(group.params, prediction=tokens) for tokens in tokens_of(known)]
         runs = {}
         for name in ("plain", "first") if index % 2 == 0 else ("first", "plain"):
-            runs[name] = answer(llm, group, plain if name == "plain" else drafting)
-        runs["again"] = answer(llm, group, drafting)
+            runs[name] = answer(llm, group, plain if name == "plain" else drafting, clock)
+        runs["again"] = answer(llm, group, drafting, clock)
         expected = tokens_of(runs["plain"][1])
         for name in ("first", "again"):
             if tokens_of(runs[name][1]) != expected:
@@ -146,7 +158,9 @@ def groups_of(llm: LLM, kind: str, arguments: argparse.Namespace) -> list[Group]
     if kind == RANDOM:
         source = random.Random(0)
         vocabulary = range(100, 40_000)
-        prompts = [source.choices(vocabulary, k=_RANDOM_TOKENS) for _ in range(_RANDOM_PROMPTS)]
+        # No kind of text: as many as are asked for.
+        number = min(max(arguments.prompts, arguments.batch), _RANDOM_PROMPTS)
+        prompts = [source.choices(vocabulary, k=_RANDOM_TOKENS) for _ in range(number)]
         params = replace(params, temperature=1.0, ignore_eos=True)
     else:
         texts = prompts_by_kind()[kind]
@@ -156,8 +170,8 @@ def groups_of(llm: LLM, kind: str, arguments: argparse.Namespace) -> list[Group]
             )
             for text in texts
         ]
-    prompts = prompts[: arguments.prompts]
     size = arguments.batch
+    prompts = prompts[: max(arguments.prompts, size)]
     return [Group(prompts[i : i + size], params) for i in range(0, len(prompts), size)]
 
 
@@ -209,7 +223,15 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--kinds", nargs="+", choices=kinds, default=kinds)
     parser.add_argument("--prompts", type=count, default=24, help="most prompts of a kind")
-    parser.add_argument("--max-tokens", type=count, default=256, help="tokens of an answer")
+    parser.add_argument("--max-tokens", type=count, default=128, help="tokens of an answer")
+    parser.add_argument(
+        "--quick", action="store_true", help="3 prompts of each kind and 48 tokens of an answer"
+    )
+    parser.add_argument(
+        "--cpu-time",
+        action="store_true",
+        help="one thread, and the time of its processor instead of the clock's",
+    )
     parser.add_argument("--batch", type=count, default=1, help="prompts answered at once")
     parser.add_argument("--temperature", type=float, default=0.0, help="but 1 for random prompts")
     parser.add_argument(
@@ -217,7 +239,10 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--output", type=Path, help="JSON file to write")
     parser.add_argument("--plot", type=Path, help="image to write (needs matplotlib)")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.prompts, arguments.max_tokens = min(arguments.prompts, 3), 48
+    return arguments
 
 
 def main() -> None:
@@ -228,13 +253,15 @@ def main() -> None:
     report: dict[str, dict[str, Result]] = {}
     for method in arguments.methods:
         config = {**METHODS[method], **arguments.options}
-        with LLM(config=arguments.config, speculative_config=config) as llm:
+        threads: dict[str, Any] = {"num_threads": 1} if arguments.cpu_time else {}
+        with LLM(config=arguments.config, speculative_config=config, **threads) as llm:
             report[method] = {
                 kind: measure(
                     llm,
                     groups_of(llm, kind, arguments),
                     f"{method}, {kind}",
                     predict=method == "prediction",
+                    clock=time.process_time if arguments.cpu_time else time.perf_counter,
                 )
                 for kind in arguments.kinds
             }

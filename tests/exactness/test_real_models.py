@@ -6,23 +6,23 @@ with int8 ones.
 
 Requests: greedy and seeded sampling with every processor and every way to stop. Each test compares
 at least MIN_TOKENS tokens, with no tolerance, logprobs included. The quick suite runs a sample (29
-comparisons, more than 10,000 tokens), the full suite a thousand (400,000 tokens).
+comparisons, more than 10,000 tokens), the full suite some hundred more. `test_matrix.py` crosses
+methods with circumstances.
 """
 
 import itertools
-from dataclasses import replace
 
 import pytest
 
-from fdspec.config import SpeculativeConfig
 from fdspec.core.protocols import Proposer
 from fdspec.spec_decode.adaptive import AdaptiveProposer
 from fdspec.spec_decode.naive import NaiveProposer
 from fdspec.spec_decode.ngram import NgramProposer
 from fdspec.spec_decode.registry import build_proposer
-from tests.exactness.worlds import ALL_WORLDS, WORLDS
+from tests.exactness.matrix import MEMBERS, config_of, requests
+from tests.exactness.worlds import ALL_WORLDS, REAL, WORLDS
 from tests.fakes.drafters import all_drafters
-from tests.fakes.exactness import Results, Setting, compare, run
+from tests.fakes.exactness import Setting, compare, run
 
 # 9 blocks of 16 tokens hold little more than the longest request (130 tokens).
 SETTINGS = [Setting(*values) for values in itertools.product((1, 7, 16), (16, 64, 256), (9, 200))]
@@ -104,30 +104,11 @@ def test_experts(worlds):
     check(world, adversary(world, "tree", 4), [Setting(16, 16, 200)])
 
 
-MEMBERS = ("suffix", "memory", "ngram", "lookahead")
-HYBRID = SpeculativeConfig(
-    method="hybrid", proposers=tuple(SpeculativeConfig(method=name) for name in MEMBERS)
-)
-
-
-def check_hybrid(world, settings):
+def check_mixed(world, settings):
     """Every request twice, each with another method, some with a prediction of their output."""
-    twice = [(submit, f"{submit.request_id}{copy}") for copy in "ab" for submit in world.submits]
-    expected: Results = {}
-    submits = []
-    for index, (submit, name) in enumerate(twice):
-        for choice in range(submit.params.n):
-            expected[name, choice] = world.expected[submit.request_id, choice]
-        tokens = tuple(world.expected[submit.request_id, 0].tokens)
-        params = replace(
-            submit.params,
-            draft_method=(None, *MEMBERS)[index % 5],
-            prediction=(*tokens[:5], 9, *tokens[7:]) if index % 3 == 0 else (),
-        )
-        salt = str(index % 2)
-        submits.append(replace(submit, request_id=name, params=params, cache_salt=salt))
+    submits, expected = requests(world, "mixed")
     for setting in settings:
-        drafting = build_proposer(HYBRID, vocab_size=world.vocab_size)
+        drafting = build_proposer(config_of("mixed", "adaptive"), vocab_size=world.vocab_size)
         engine = world.make_engine(drafting.proposer, setting)
         results = run(engine, submits, arrivals_per_step=3)
         assert compare(expected, results) >= 2 * MIN_TOKENS
@@ -137,25 +118,24 @@ def check_hybrid(world, settings):
 
 @pytest.mark.parametrize("index", range(len(WORLDS)), ids=WORLDS)
 def test_rows_with_different_methods(worlds, index):
-    check_hybrid(worlds(WORLDS[index]), [SETTINGS[(9 + 5 * index) % 18]])
+    check_mixed(worlds(WORLDS[index]), [SETTINGS[(9 + 5 * index) % 18]])
 
 
 @pytest.mark.full
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", REAL)
 def test_rows_with_different_methods_under_every_setting(worlds, name):
-    check_hybrid(worlds(name), SETTINGS)
+    check_mixed(worlds(name), SETTINGS)
 
 
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("method", MEMBERS)
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", REAL)
 def test_methods_under_many_settings(worlds, name, method):
-    for adaptive in (False, True):
-        config = SpeculativeConfig(method=method, adaptive_draft_length=adaptive)
-        for setting in SETTINGS[adaptive::2]:
-            drafting = build_proposer(config, vocab_size=worlds(name).vocab_size)
+    for length in ("adaptive", "full"):
+        for setting in SETTINGS[length == "full" :: 2]:
+            drafting = build_proposer(config_of(method, length), vocab_size=worlds(name).vocab_size)
             check(worlds(name), drafting.proposer, [setting])
 
 

@@ -173,7 +173,13 @@ def real_world(
     return World(model, tokenizer.token_bytes(), eos_id, submits, kv_cache_dtype)
 
 
-def tiny_world(folder: Path, params: dict[str, SamplingParams], *, quantization: str) -> World:
+def tiny_world(
+    folder: Path,
+    params: dict[str, SamplingParams],
+    *,
+    quantization: str,
+    kv_cache_dtype: str = "float32",
+) -> World:
     """A random checkpoint; token i stands for a letter."""
     model = load_model(folder, ModelOptions(quantization=quantization, max_model_len=MAX_MODEL_LEN))
     size = model.config.vocab_size
@@ -183,4 +189,4 @@ def tiny_world(folder: Path, params: dict[str, SamplingParams], *, quantization:
         for index, (name, values) in enumerate(params.items())
         for length in [(1, 5, 16, 17, 40, 90)[index % 6]]
     ]
-    return World(model, token_bytes, 2, submits, "float32")
+    return World(model, token_bytes, 2, submits, kv_cache_dtype)
