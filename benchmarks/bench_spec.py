@@ -113,6 +113,8 @@ def measure(
     for index, group in enumerate(tqdm(groups, desc=label, file=sys.stderr)):
         plain = [replace(group.params, max_draft_tokens=0)] * len(group.prompts)
         drafting = [group.params] * len(group.prompts)
+        # Prompts are cached for all of them alike: what is compared is decoding.
+        answer(llm, group, [replace(one, max_tokens=1) for one in plain], clock)
         if predict:
             _, known = answer(llm, group, plain, clock)
             drafting = [replace(group.params, prediction=tokens) for tokens in tokens_of(known)]
