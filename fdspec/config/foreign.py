@@ -28,7 +28,6 @@ _OWN_LAYERS = "fdspec runs its own layers"
 _NO_REMOTE_CODE = "no code of a checkpoint is ever run"
 _SWAP = "swap_space, and what is quicker, decide what becomes of a preempted sequence"
 _STRUCTURED = "there is no structured output; a request that asks for it is refused"
-_NO_MTP = "there is no multi-token prediction in this version"
 _CHAINS = "a model drafts a chain, one token in each pass"
 
 
@@ -305,8 +304,8 @@ def _speculative_keys() -> dict[str, ForeignKey]:
     keys = {
         # FastDeploy
         **_each(
-            "mtp_strategy num_model_steps prefill_one_step_stop enable_draft_logprob",
-            _warn(_NO_MTP, False),
+            "prefill_one_step_stop enable_draft_logprob",
+            _warn("a prefill server drafts nothing, and draft tokens have no logprobs", False),
         ),
         "num_gpu_block_expand_ratio": _warn("a drafting model's cache is in the same blocks"),
         "max_candidate_len": _warn("topp looks at the 5 most likely tokens", 5),

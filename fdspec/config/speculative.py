@@ -17,24 +17,34 @@ from fdspec.config.plugins import plugin_names
 from fdspec.config.quantization import check_quantization
 
 VerifyStrategy = Literal["target_match", "greedy", "rejection", "topp"]
+MTPStrategy = Literal["default", "with_ngram", "ngram_first"]
 AcceptPolicy = Literal["normal", "accept_all", "reject_all"]
 
 MAX_SPECULATIVE_TOKENS = 511
-DEFAULT_TOKENS = {"ngram": 5, "suffix": 16, "memory": 16, "prediction": 16, "draft_model": 4}
+DEFAULT_TOKENS = {
+    "ngram": 5,
+    "suffix": 16,
+    "memory": 16,
+    "prediction": 16,
+    "draft_model": 4,
+    "mtp": 3,
+}
 """num_speculative_tokens of the methods that draft by themselves."""
 
-MODEL_METHODS = ("draft_model",)
+MODEL_METHODS = ("draft_model", "mtp")
 """Methods that run a model to draft, with a KV cache of its own."""
 
 METHODS = (*DEFAULT_TOKENS, "lookahead", "hybrid", "naive")
 _PLUGIN_TOKENS = 5
+_TOKENS_WITH_NGRAM = 8
+_STEPS_WITH_NGRAM = 3
 _LOOKAHEAD_ROWS = "(level - 1) * (window + guess_set_size)"
 
 # What a member of a hybrid decides by itself; everything else belongs to the whole.
 _MEMBER_KEYS = (
     *("method", "num_speculative_tokens", "max_ngram_size", "min_ngram_size"),
     *("level", "window", "guess_set_size"),
-    *("model", "quantization"),
+    *("model", "quantization", "mtp_strategy", "num_model_steps"),
 )
 _MEMBER_PREFIXES = ("suffix_decoding_", "draft_cache_", "memory_", "plugin_")
 
@@ -54,7 +64,8 @@ class SpeculativeConfig:
         "drafts a tree of what followed them in any prompt or answer; prediction drafts from the "
         "`prediction` of a request (which the other methods do as well); lookahead n-grams that "
         "the model itself let fall in a window of guesses beside the draft; draft_model runs a "
-        "smaller model with the same tokenizer; hybrid joins several `proposers`; naive drafts "
+        "smaller model with the same tokenizer; mtp runs a head over the model's hidden states; "
+        "hybrid joins several `proposers`; naive drafts "
         "nothing and runs the same path (a baseline). Or the name of an installed plug-in.",
     )
     num_speculative_tokens: int = option(
@@ -62,16 +73,31 @@ class SpeculativeConfig:
         minimum=0,
         maximum=MAX_SPECULATIVE_TOKENS,
         help="Most draft tokens for one sequence in one step; of a tree, all its tokens. Default: "
-        "5 for ngram, 4 for draft_model, 16 for suffix, memory and prediction, (level - 1) * "
+        "5 for ngram, 4 for draft_model, 3 for mtp (8 with "
+        "n-grams), 16 for suffix, memory and prediction, (level - 1) * "
         "(window + guess_set_size) for lookahead, the most of its members for hybrid.",
     )
     model: str | None = option(
-        None, help="draft_model: folder, file or hub id of the model that drafts."
+        None,
+        help="draft_model, mtp: folder, file or hub id of the model or head that drafts. mtp "
+        "without it takes the layer in the served model's own checkpoint.",
     )
     quantization: str | None = option(
         None,
-        help="draft_model: weight format of the model that drafts, as for `quantization` of the "
-        "served model. Default: as its checkpoint has it.",
+        help="draft_model, mtp: weight format of the model or head that drafts, as for "
+        "`quantization` of the served model. Default: as its checkpoint has it.",
+    )
+    mtp_strategy: MTPStrategy = option(
+        "default",
+        help="mtp: with_ngram lets n-gram matches go on behind the head's drafts; ngram_first asks "
+        "the head only where no n-gram matches.",
+    )
+    num_model_steps: int | None = option(
+        None,
+        minimum=1,
+        maximum=MAX_SPECULATIVE_TOKENS,
+        help="mtp: most tokens that the head drafts, one in each pass; n-gram matches may draft "
+        "more. Default: num_speculative_tokens, but 3 with n-grams.",
     )
     max_draft_rows: int | None = option(
         None,
@@ -196,6 +222,7 @@ class SpeculativeConfig:
             )
         check_quantization("quantization", self.quantization)
         self._check_model()
+        self._check_mtp()
         if self.min_ngram_size > self.max_ngram_size:
             raise Contradiction(
                 ("min_ngram_size", "max_ngram_size"),
@@ -208,6 +235,8 @@ class SpeculativeConfig:
             return max(member.num_speculative_tokens for member in self.proposers)
         if self.method == "lookahead":
             return (self.level - 1) * (self.window + self.guess_set_size)
+        if self.mtp_strategy != "default":
+            return _TOKENS_WITH_NGRAM
         return DEFAULT_TOKENS.get(self.method, _PLUGIN_TOKENS)
 
     def _check_model(self) -> None:
@@ -221,6 +250,23 @@ class SpeculativeConfig:
             raise Contradiction(
                 ("model", "method"),
                 f"model is for method {' and '.join(MODEL_METHODS)}; {self.method} runs no model",
+            )
+
+    def _check_mtp(self) -> None:
+        if self.method != "mtp":
+            for key, unset in (("mtp_strategy", "default"), ("num_model_steps", None)):
+                if getattr(self, key) != unset:
+                    raise Contradiction((key, "method"), f"{key} is for method mtp")
+            return
+        count = self.num_speculative_tokens
+        if self.num_model_steps is None:
+            most = count if self.mtp_strategy == "default" else _STEPS_WITH_NGRAM
+            object.__setattr__(self, "num_model_steps", min(count, most))
+        elif self.num_model_steps > count:
+            raise Contradiction(
+                ("num_model_steps", "num_speculative_tokens"),
+                f"num_model_steps ({self.num_model_steps}) must not exceed num_speculative_tokens "
+                f"({count})",
             )
 
     def _check_proposers(self) -> None:

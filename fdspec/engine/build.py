@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING
 from fdspec.config import EngineConfig
 from fdspec.core import ConfigError
 from fdspec.core.drafting import DraftModel
-from fdspec.engine.drafters import Drafter, layers_of, load_drafters, with_local_drafters
+from fdspec.engine.drafters import (
+    Drafter,
+    groups_of,
+    load_drafters,
+    start_drafters,
+    with_local_drafters,
+)
 from fdspec.engine.engine import Engine
 from fdspec.engine.kv_layout import kv_layout, layout_details
 from fdspec.engine.memory import PoolSize, choose_pool_size, planned_memory_bytes
@@ -123,7 +129,7 @@ def build_engine(config: EngineConfig, topic: EngineTopic) -> BuiltEngine:
             f"the tokenizer has {tokens.vocab_size} tokens, the model only "
             f"{model.config.vocab_size}; set tokenizer to the one that belongs to the model"
         )
-    drafters = load_drafters(config, tokens, model.max_model_len, _weight_cache(config))
+    drafters = load_drafters(config, model, tokens, _weight_cache(config))
     return _assemble(config, topic, tokens, model, drafters)
 
 
@@ -167,7 +173,7 @@ def _assemble(
         use_step_program=config.graph_optimization.use_step_program,
         swap_bytes=int(config.cache.swap_space * 1e9),
         swap_folder=config.cache.swap_space_path,
-        extra=layers_of(drafters),
+        extra=groups_of(drafters),
     )
     pool = BlockPool(
         size.num_blocks,
@@ -175,9 +181,7 @@ def _assemble(
         prefix_caching=config.cache.enable_prefix_caching,
     )
     scheduler = _build_scheduler(config, pool, model, runner.swap_space)
-    models = {
-        drafter.method: drafter.over(runner.cache, group) for group, drafter in enumerate(drafters)
-    }
+    models = start_drafters(drafters, runner.cache)
     drafting = build_proposer(
         config.speculative,
         vocab_size=model.config.vocab_size,
@@ -253,7 +257,7 @@ def _pool_size(
         model.config,
         block_size=cache.block_size,
         dtype=cache.kv_cache_dtype,
-        extra=layers_of(drafters),
+        extra=groups_of(drafters),
     )
     weight_bytes = model.weight_bytes + sum(drafter.weight_bytes for drafter in drafters)
     return choose_pool_size(

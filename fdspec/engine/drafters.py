@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fdspec.config import EngineConfig, SpeculativeConfig
-from fdspec.config.speculative import MODEL_METHODS
 from fdspec.core import ConfigError
 from fdspec.models import ModelOptions, WeightCache, load_model, read_model_config
+from fdspec.models.mtp_loading import load_mtp_folder, load_own_mtp
 from fdspec.tokenizer import TokenTable, load_token_table
 
 if TYPE_CHECKING:
@@ -25,67 +26,71 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Drafter:
-    """A loaded model that drafts.
+    """A loaded model or head that drafts.
 
     Attributes:
         method: that it drafts for.
-        model: the model.
-        layers: what it keeps in the blocks of the target's cache.
+        weight_bytes: memory of its weights.
+        groups: what it keeps in the blocks of the target's cache.
+        over: makes it draft over a cache whose extra layers from that group on are its own.
     """
 
     method: str
-    model: LlamaFamilyModel
-    layers: ExtraLayers
-
-    @property
-    def weight_bytes(self) -> int:
-        """Memory of its weights."""
-        return self.model.weight_bytes
-
-    def over(self, cache: KVCache, group: int) -> DraftModel:
-        """The model over a cache whose extra layers of that group are its own."""
-        from fdspec.worker.draft_runner import DraftRunner  # imports paddle
-
-        return DraftRunner(self.model, cache, group)
+    weight_bytes: int
+    groups: tuple[ExtraLayers, ...]
+    over: Callable[[KVCache, int], DraftModel]
 
 
 def load_drafters(
-    config: EngineConfig, tokens: TokenTable, max_model_len: int, weights: WeightCache | None
+    config: EngineConfig,
+    target: LlamaFamilyModel,
+    tokens: TokenTable,
+    weights: WeightCache | None,
 ) -> tuple[Drafter, ...]:
-    """All models that the configuration drafts with.
+    """All models and heads that the configuration drafts with.
 
     Args:
         config: whose paths are local.
+        target: the served model.
         tokens: of the target.
-        max_model_len: of the target.
         weights: where packed weights are kept.
 
     Raises:
-        ConfigError: a model has another tokenizer, or cannot be loaded as it is asked for.
-        CheckpointError: a model's files cannot be used.
+        ConfigError: one does not fit the target, or cannot be loaded as it is asked for.
+        CheckpointError: a checkpoint's files cannot be used.
     """
-    if config.speculative is None:
-        return ()
-    return tuple(
-        _load(config, member, tokens, max_model_len, weights)
-        for member in config.speculative.members
-        if member.method in MODEL_METHODS
-    )
+    drafters = []
+    for member in config.speculative.members if config.speculative is not None else ():
+        if member.method == "draft_model":
+            drafters.append(_draft_model(config, member, target, tokens, weights))
+        elif member.method == "mtp":
+            drafters.append(_mtp_head(config, member, target))
+    return tuple(drafters)
 
 
-def layers_of(drafters: Sequence[Drafter]) -> tuple[ExtraLayers, ...]:
-    """What all of them keep in the cache, group by group."""
-    return tuple(drafter.layers for drafter in drafters)
+def groups_of(drafters: Sequence[Drafter]) -> tuple[ExtraLayers, ...]:
+    """What all of them keep in the cache."""
+    return tuple(group for drafter in drafters for group in drafter.groups)
 
 
-def _load(
+def start_drafters(drafters: Sequence[Drafter], cache: KVCache) -> dict[str, DraftModel]:
+    """By method, over a cache with their groups."""
+    models = {}
+    group = 0
+    for drafter in drafters:
+        models[drafter.method] = drafter.over(cache, group)
+        group += len(drafter.groups)
+    return models
+
+
+def _draft_model(
     config: EngineConfig,
     speculative: SpeculativeConfig,
+    target: LlamaFamilyModel,
     tokens: TokenTable,
-    max_model_len: int,
     weights: WeightCache | None,
 ) -> Drafter:
-    from fdspec.worker.draft_runner import draft_model_layers  # imports paddle
+    from fdspec.worker.draft_runner import DraftRunner, draft_model_layers  # imports paddle
 
     assert speculative.model is not None
     path = Path(speculative.model)
@@ -98,7 +103,7 @@ def _load(
         ModelOptions(
             quantization=speculative.quantization,
             # It may have fewer positions than the target: drafts end there.
-            max_model_len=min(max_model_len, stored.longest_context),
+            max_model_len=min(target.max_model_len, stored.longest_context),
             dummy_weights=is_dummy,
             cache=weights,
         ),
@@ -106,10 +111,32 @@ def _load(
     layers = draft_model_layers(
         model,
         dtype=config.cache.kv_cache_dtype,
-        num_scratch_blocks=config.scheduler.max_num_seqs
-        * -(-speculative.num_speculative_tokens // config.cache.block_size),
+        num_scratch_blocks=_num_scratch_blocks(config, speculative),
     )
-    return Drafter(speculative.method, model, layers)
+    return Drafter(speculative.method, model.weight_bytes, (layers,), partial(DraftRunner, model))
+
+
+def _mtp_head(
+    config: EngineConfig, speculative: SpeculativeConfig, target: LlamaFamilyModel
+) -> Drafter:
+    from fdspec.worker.head_runner import HeadRunner, draft_head_layers  # imports paddle
+
+    if speculative.model is not None:
+        head = load_mtp_folder(Path(speculative.model), target, speculative.quantization)
+    else:
+        head = load_own_mtp(Path(config.model.model), target, speculative.quantization)
+    groups = draft_head_layers(
+        head,
+        dtype=config.cache.kv_cache_dtype,
+        num_scratch_blocks=_num_scratch_blocks(config, speculative),
+    )
+    return Drafter(speculative.method, head.weight_bytes, groups, partial(HeadRunner, head))
+
+
+def _num_scratch_blocks(config: EngineConfig, speculative: SpeculativeConfig) -> int:
+    """Enough for a draft of every sequence that begins where its blocks end."""
+    blocks_each = -(-speculative.num_speculative_tokens // config.cache.block_size)
+    return config.scheduler.max_num_seqs * blocks_each
 
 
 def _check_tokenizer(path: Path, tokens: TokenTable, vocab_size: int) -> None:

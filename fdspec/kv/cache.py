@@ -41,6 +41,7 @@ class ExtraLayers(NamedTuple):
         num_heads, head_dim: an entry of a token; hidden states are one wide head.
         dtype: as in KVCacheLayout.
         num_scratch_blocks: blocks behind those of the pool, for entries that nobody keeps.
+        taps: of hidden states: for each layer, behind how many layers of the model they are.
     """
 
     num_layers: int
@@ -49,6 +50,7 @@ class ExtraLayers(NamedTuple):
     head_dim: int
     dtype: str
     num_scratch_blocks: int = 0
+    taps: tuple[int, ...] = ()
 
     def block_shape(self, block_size: int) -> tuple[int, int, int]:
         """Of a block in one array, in elements of the views."""
@@ -212,6 +214,17 @@ class KVCache:
 
     def _all_layers(self) -> tuple[tuple[NDArray[Any], ...], ...]:
         return self.layers + tuple(layer for group in self.extra for layer in group)
+
+    def taps(self) -> dict[int, list[NDArray[np.uint16]]]:
+        """Where the hidden states behind so many layers of the model are kept.
+
+        Each [blocks, 1, block_size, hidden size] bfloat16. Does not modify.
+        """
+        found: dict[int, list[NDArray[np.uint16]]] = {}
+        for group, layers in zip(self.layout.extra, self.extra, strict=True):
+            for num_layers, (states,) in zip(group.taps, layers if group.taps else (), strict=True):
+                found.setdefault(num_layers, []).append(states)
+        return found
 
     def close(self) -> None:
         """Give the arena back; the views must not be used any more."""

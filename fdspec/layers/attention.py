@@ -77,6 +77,11 @@ class Attention(nn.Layer):
         norms = (query_norm, key_norm)
         self._norms = [norm.forward for norm in norms if norm is not None]
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Query heads, key heads, and elements of a head."""
+        return self._shape
+
     def forward(
         self,
         x: Any,

@@ -34,6 +34,11 @@ class Linear(nn.Layer):
         """The weight with its format."""
         return self._packed
 
+    @property
+    def bias_values(self) -> NDArray[np.float32] | None:
+        """[out] float32, or None."""
+        return self._bias
+
     def forward(self, x: Any, residual: Any | None = None) -> Any:
         """[rows, in] float32 -> [rows, out] float32; `residual` [rows, out] is added."""
         return weight_only_linear(x, self._packed, bias=self._bias, residual=residual)

@@ -44,6 +44,18 @@ def build_model(
     return _Builder(config, family, checkpoint, weights).model(max_model_len)
 
 
+def build_layer(
+    config: ModelConfig,
+    family: Family,
+    checkpoint: Checkpoint,
+    *,
+    weights: WeightSource,
+    rotary: Rotary,
+) -> DecoderLayer:
+    """Layer 0 by itself; raises as `load_model` does."""
+    return _Builder(config, family, checkpoint, weights).layer(0, rotary)
+
+
 class _Builder:
     def __init__(
         self,
@@ -81,7 +93,7 @@ class _Builder:
             config,
             max_model_len,
             embedding=Embedding(embedding),
-            layers=[self._layer(index, rotary) for index in range(config.num_layers)],
+            layers=[self.layer(index, rotary) for index in range(config.num_layers)],
             norm=self._norm(names.final_norm),
             output=Linear(output, self._output_bias()),
         )
@@ -102,7 +114,7 @@ class _Builder:
             frequencies = frequencies / self._weights.vector(GGUF_ROPE_FACTORS, len(frequencies))
         return Rotary(frequencies, scale, max_model_len)
 
-    def _layer(self, index: int, rotary: Rotary) -> DecoderLayer:
+    def layer(self, index: int, rotary: Rotary) -> DecoderLayer:
         names = self._names
         return DecoderLayer(
             self._norm(names.input_norm.format(layer=index)),

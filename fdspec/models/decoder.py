@@ -7,10 +7,13 @@ Owns the order of the layers; weights and caches come from outside. The model ru
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import paddle
+from numpy.typing import NDArray
 from paddle import nn
 
 from fdspec.layers.attention import Attention, AttentionMetadata
@@ -21,8 +24,14 @@ from fdspec.layers.moe import MixtureOfExperts
 from fdspec.layers.norm import RMSNorm
 from fdspec.models.config import ModelConfig
 from fdspec.ops import StepProgram, Value
+from fdspec.utils.bfloat16 import to_bfloat16
 
 FeedForward = SwiGLU | MixtureOfExperts
+
+Taps = Mapping[int, Sequence[NDArray[np.uint16]]]
+"""By number of layers: caches [blocks, 1, block_size, hidden] bfloat16 for the rows behind them."""
+
+_NO_TAPS: Taps = MappingProxyType({})
 
 
 class DecoderLayer(nn.Layer):
@@ -107,6 +116,7 @@ class LlamaFamilyModel(nn.Layer):
         positions: Any,
         metadata: AttentionMetadata,
         caches: Sequence[Sequence[Any]],
+        taps: Taps = _NO_TAPS,
     ) -> Any:
         """Hidden states of a step's rows.
 
@@ -115,6 +125,7 @@ class LlamaFamilyModel(nn.Layer):
             positions: [rows] int32, below max_model_len.
             metadata: of the step.
             caches: keys and values for each layer; this step's rows are written into them.
+            taps: where to keep the residual stream behind so many layers.
 
         Returns:
             [rows, hidden] float32 after the final norm.
@@ -122,25 +133,34 @@ class LlamaFamilyModel(nn.Layer):
         embed, norm, _ = self._ends
         with paddle.no_grad():
             hidden = embed(token_ids)
-            for layer, cache in zip(self._layer_forwards, caches, strict=True):
-                hidden = layer(hidden, positions, metadata, cache)
+            for index, layer in enumerate(self._layer_forwards):
+                hidden = layer(hidden, positions, metadata, caches[index])
+                for states in taps.get(index + 1, ()):
+                    _keep(hidden, states, metadata.slots)
             return norm(hidden)
 
     def compute_logits(self, hidden: Any) -> Any:
         """[rows, hidden] float32 from `forward` -> [rows, vocab] float32."""
         return self._ends[2](hidden)
 
-    def lower(self, caches: Sequence[Sequence[Any]]) -> StepProgram:
+    def lower(self, caches: Sequence[Sequence[Any]], taps: Taps = _NO_TAPS) -> StepProgram:
         """A step program of the whole model: token ids to the logits of selected rows.
 
         Args:
             caches: keys and values for each layer, which the program will read and write.
+            taps: as in `forward`.
         """
         program = StepProgram()
         hidden = self.embedding.lower(program)
-        for layer, cache in zip(self.layers, caches, strict=True):
+        for index, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
             hidden = layer.lower(program, hidden, cache)
+            for states in taps.get(index + 1, ()):
+                program.tap(hidden, states)
         selected = self.norm.lower(program, program.select(hidden))
         self.output.lower(program, selected)
         program.finish()
         return program
+
+
+def _keep(hidden: Any, states: NDArray[np.uint16], slots: NDArray[np.int64]) -> None:
+    states.reshape(-1, states.shape[-1])[slots] = to_bfloat16(np.asarray(hidden))

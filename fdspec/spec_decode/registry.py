@@ -24,6 +24,7 @@ from fdspec.spec_decode.hybrid import HybridProposer
 from fdspec.spec_decode.lookahead import LookaheadProposer
 from fdspec.spec_decode.memory import MemoryProposer
 from fdspec.spec_decode.model_proposer import ModelProposer
+from fdspec.spec_decode.mtp_strategy import NgramFirst, WithNgram
 from fdspec.spec_decode.naive import NaiveProposer
 from fdspec.spec_decode.ngram import NgramProposer
 from fdspec.spec_decode.prediction import PredictionProposer
@@ -151,9 +152,7 @@ def _build(
     if config.method == "prediction":
         return PredictionProposer(count)
     if config.method in models:
-        return ModelProposer(
-            models[config.method], count, source=config.method, catches_up_at_once=hands_over
-        )
+        return _drafting_with(models[config.method], config, hands_over)
     return _plugin(config)
 
 
@@ -168,6 +167,20 @@ def _lookahead(
         eos_ids=eos_ids,
         costs=costs,
     )
+
+
+def _drafting_with(model: DraftModel, config: SpeculativeConfig, hands_over: bool) -> Proposer:
+    """A model, alone or together with n-gram matches."""
+    count, steps = config.num_speculative_tokens, config.num_model_steps or 0
+    proposer = ModelProposer(
+        model, steps or count, source=config.method, catches_up_at_once=hands_over
+    )
+    sizes = {"max_ngram_size": config.max_ngram_size, "min_ngram_size": config.min_ngram_size}
+    if config.mtp_strategy == "ngram_first":
+        return NgramFirst(proposer, NgramProposer(count, **sizes))
+    if config.mtp_strategy == "with_ngram":
+        return WithNgram(proposer, count, **sizes)
+    return proposer
 
 
 def _plugin(config: SpeculativeConfig) -> Proposer:

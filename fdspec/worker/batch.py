@@ -101,8 +101,11 @@ def run_program(
     batch: Batch,
     out: NDArray[Any],
     block_maxima: NDArray[np.float32] | None = None,
+    *,
+    hidden: NDArray[np.float32] | None = None,
+    hidden_out: NDArray[np.float32] | None = None,
 ) -> None:
-    """Compute a step; `out` and `block_maxima` as in `StepProgram.run`."""
+    """Compute a step; what follows `batch` is as in `StepProgram.run`."""
     program.run(
         batch.token_ids,
         batch.positions,
@@ -114,6 +117,8 @@ def run_program(
         selected_rows=batch.logit_rows,
         out=out,
         block_maxima=block_maxima,
+        hidden=hidden,
+        hidden_out=hidden_out,
     )
 
 

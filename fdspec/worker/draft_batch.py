@@ -12,7 +12,9 @@ from fdspec.core.drafting import DraftShare
 from fdspec.worker.batch import Batch, block_table_of, slots_of
 
 
-def build_draft_batch(shares: Sequence[DraftShare], *, block_size: int, vocab_size: int) -> Batch:
+def build_draft_batch(
+    shares: Sequence[DraftShare], *, block_size: int, vocab_size: int, first_slot: int = 0
+) -> Batch:
     """Arrays of a pass, in which the last row of whoever wants a token gets logits.
 
     Args:
@@ -20,6 +22,7 @@ def build_draft_batch(shares: Sequence[DraftShare], *, block_size: int, vocab_si
         block_size: tokens in a block.
         vocab_size: rows of the drafting model's embedding. A token that it does not know is
             computed as token 0: the target's vocabulary may be padded further.
+        first_slot: where entries begin; no share starts before.
     """
     token_ids: list[NDArray[np.int32]] = []
     positions: list[int] = []
@@ -44,7 +47,7 @@ def build_draft_batch(shares: Sequence[DraftShare], *, block_size: int, vocab_si
         slots=np.array(slots, np.int64),
         block_table=block_table_of([share.block_ids for share in shares]),
         row_splits=np.array(row_splits, np.int32),
-        context_lens=np.array([share.start for share in shares], np.int32),
+        context_lens=np.array([share.start - first_slot for share in shares], np.int32),
         parents=np.array(parents, np.int32),
         logit_rows=np.array(logit_rows, np.int64),
         logit_splits=np.array(logit_splits, np.int64),

@@ -58,7 +58,8 @@ class ModelRunner:
             results.
         swap_bytes: most memory for the blocks of preempted sequences.
         swap_folder: where a file for it is made; None takes host memory.
-        extra: layers of the cache beside the model's; nothing here writes them.
+        extra: layers of the cache beside the model's, for drafting models; only hidden states are
+            written here.
 
     Attributes:
         swap_space: where swapped blocks are; None if there is none.
@@ -84,7 +85,10 @@ class ModelRunner:
         self.swap_space = open_swap_space(self._cache, swap_bytes, swap_folder)
         self._block_size = block_size
         self._vocab_size = model.config.vocab_size
-        self._program = model.lower(self._cache.layers) if use_step_program else None
+        self._taps = self._cache.taps()
+        self._program = None
+        if use_step_program:
+            self._program = model.lower(self._cache.layers, self._taps)
         self._logits = np.empty((0, self._vocab_size), dtype=np.float32)
         self._block_maxima = np.empty((0, num_token_blocks(self._vocab_size)), dtype=np.float32)
 
@@ -149,6 +153,7 @@ class ModelRunner:
     def close(self) -> None:
         """Give the cache's memory back; the runner must not be used any more."""
         self._program = None
+        self._taps = {}
         self._cache.close()
 
     def _move_blocks(self, plan: StepPlan) -> None:
@@ -183,7 +188,9 @@ class ModelRunner:
         model = self._model
         # A row beyond the rotary tables would read foreign memory.
         assert batch.positions.max() < model.max_model_len, "a row is beyond max_model_len"
-        hidden = model.forward(batch.token_ids, batch.positions, metadata, self._cache.layers)
+        hidden = model.forward(
+            batch.token_ids, batch.positions, metadata, self._cache.layers, self._taps
+        )
         if len(batch.logit_rows) == len(batch.token_ids):
             return model.compute_logits(hidden)
         if not len(batch.logit_rows):
@@ -195,6 +202,10 @@ class ModelRunner:
         destinations = np.concatenate([move.destinations for move in moves])
         for layer in self._cache.layers:
             compact_kv(layer.key, layer.value, sources, destinations)
+        for caches in self._taps.values():
+            for states in caches:
+                rows = states.reshape(-1, states.shape[-1])
+                rows[destinations] = rows[sources]
 
 
 def _wants_best_tokens_only(plan: StepPlan) -> bool:

@@ -39,7 +39,7 @@ def test_spellings_of_ngram(name):
     assert load_json(method=name).config.speculative.method == "ngram"
 
 
-@pytest.mark.parametrize("name", ["mtp", "MTP", "eagle", "eagle3", "medusa"])
+@pytest.mark.parametrize("name", ["eagle", "EAGLE3", "medusa"])
 def test_methods_of_later_versions_are_refused_with_the_available_ones(name):
     with pytest.raises(
         ConfigError, match="is not available in this version; available: ngram, suf"
@@ -73,7 +73,7 @@ def test_yaml_spellings_of_off(tmp_path, value):
 
 
 def test_off_also_drops_what_would_be_refused(tmp_path):
-    yaml = "speculative_config:\n  method: mtp\n  num_model_steps: 2\n"
+    yaml = "speculative_config:\n  method: medusa\n  num_model_steps: 2\n"
     loaded = load("--speculative-config=off", yaml=yaml, tmp_path=tmp_path)
     assert loaded.config.speculative is None
     assert loaded.warnings == ()
@@ -168,6 +168,22 @@ def test_draft_model_belongs_to_its_method():
         load_json(model="some/drafter", quantization="int3")
 
 
+def test_mtp():
+    config = load_json(method="MTP", model="some/head").config.speculative
+    assert config == SpeculativeConfig(method="mtp", model="some/head")
+    assert (config.num_speculative_tokens, config.num_model_steps) == (3, 3)
+    config = load_json(method="ernie_mtp", mtp_strategy="with_ngram").config.speculative
+    assert (config.method, config.num_speculative_tokens, config.num_model_steps) == ("mtp", 8, 3)
+    config = load_json(method="mtp", mtp_strategy="ngram_first", num_speculative_tokens=2)
+    assert config.config.speculative.num_model_steps == 2
+    with pytest.raises(ConfigError, match=r"num_model_steps \(4\) must not exceed num_specul"):
+        load_json(method="mtp", num_model_steps=4)
+    with pytest.raises(ConfigError, match="mtp_strategy is for method mtp"):
+        load_json(method="ngram", mtp_strategy="with_ngram")
+    with pytest.raises(ConfigError, match="must be one of default, with_ngram, ngram_first"):
+        load_json(method="mtp", mtp_strategy="ngrams")
+
+
 def test_fastdeploy_spellings():
     loaded = load_json(
         method="ngram_match", num_speculative_tokens=5, max_ngram_size=4, min_ngram_size=2
@@ -180,8 +196,7 @@ def test_fastdeploy_spellings():
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("num_model_steps", 2),
-        ("mtp_strategy", "with_ngram"),
+        ("prefill_one_step_stop", True),
         ("max_candidate_len", 6),
         ("enforce_eager", True),
         ("num_gpu_block_expand_ratio", 2),

@@ -6,13 +6,16 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fdspec.config import config_from_options
 from fdspec.core import ConfigError, SamplingParams, Submit
 from fdspec.engine.build import build_engine
+from fdspec.models import read_model_config
 from fdspec.scheduler.topic import InProcessTopic
 from tests.entrypoints.tiny_tokenizer import save_tokenizer
+from tests.exactness.mtp_reference import write_head
 from tests.models.oracle import make_tiny
 
 
@@ -60,7 +63,7 @@ def options_of(folder, **speculative):
     ).config
 
 
-@pytest.mark.parametrize("method", ["draft_model", "hybrid"])
+@pytest.mark.parametrize("method", ["draft_model", "hybrid", "mtp"])
 def test_a_draft_model_drafts(tiny_models, method):
     own: dict[str, Any] = {
         "method": "draft_model",
@@ -69,14 +72,19 @@ def test_a_draft_model_drafts(tiny_models, method):
     }
     if method == "hybrid":
         own = {"method": "hybrid", "proposers": [{"method": "ngram"}, own]}
+    if method == "mtp":
+        config = read_model_config(tiny_models / "target")
+        write_head(tiny_models / "head", config, np.arange(100, dtype=np.int32))
+        own = {"method": "mtp", "model": str(tiny_models / "head")}
     topic = InProcessTopic()
     built = build_engine(options_of(tiny_models, **own, adaptive_draft_length=False), topic)
-    assert "draft_model" in built.ready.speculative_methods
+    drafter = "mtp" if method == "mtp" else "draft_model"
+    assert drafter in built.ready.speculative_methods
     params = SamplingParams(max_tokens=8, temperature=0.0, seed=0, ignore_eos=True)
     topic.send(Submit("a", (5, 6, 7), params))
     events = [event for _ in range(9) for event in built.engine.step()]
     assert sum(len(event.tokens) for event in events) == 8
-    assert "draft_model" in {event.draft.source for event in events if event.draft is not None}
+    assert drafter in {event.draft.source for event in events if event.draft is not None}
     built.close()
 
 

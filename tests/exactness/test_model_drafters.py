@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from fdspec.core import (
@@ -17,16 +18,21 @@ from fdspec.core import (
     StepPlan,
     Verdict,
 )
+from fdspec.core.drafting import DraftModel
 from fdspec.core.protocols import Proposer
 from fdspec.engine.engine import Engine
 from fdspec.models import ModelOptions, load_model
 from fdspec.models.decoder import LlamaFamilyModel
+from fdspec.models.mtp import MTPHead
+from fdspec.models.mtp_loading import load_mtp_folder
 from fdspec.spec_decode.adaptive import AdaptiveProposer
 from fdspec.spec_decode.hybrid import HybridProposer
 from fdspec.spec_decode.model_proposer import ModelProposer
 from fdspec.spec_decode.ngram import NgramProposer
 from fdspec.spec_decode.step_costs import StepCosts
 from fdspec.worker.draft_runner import DraftRunner, draft_model_layers
+from fdspec.worker.head_runner import HeadRunner, draft_head_layers
+from tests.exactness.mtp_reference import check_against_definition, write_head
 from tests.exactness.worlds import MAX_MODEL_LEN, World, tiny_world
 from tests.fakes.exactness import Setting, compare, run, sampling_cases
 from tests.models.oracle import make_tiny
@@ -37,13 +43,18 @@ GREEDY = SamplingParams(max_tokens=40, temperature=0.0, seed=0, ignore_eos=True)
 class Recording:
     """Passes drafts on, and asserts that behind the same tokens the same is drafted."""
 
-    def __init__(self, inner: Proposer, known: dict[tuple[int, ...], list[int]]) -> None:
+    def __init__(
+        self, inner: Proposer, known: dict[tuple[int, ...], list[int]], draft_every: int = 1
+    ) -> None:
         self.inner = inner
         self.known = known
+        self.draft_every = draft_every
+        self.num_steps = 0
         self.num_repeated = 0
 
     def propose(self, contexts: Sequence[DraftContext]) -> list[Draft]:
-        drafts = self.inner.propose(contexts)
+        self.num_steps += 1
+        drafts = self.inner.propose(contexts if self.num_steps % self.draft_every == 0 else [])
         by_id = {context.sequence_id: context for context in contexts}
         for draft in drafts:
             context = by_id[draft.sequence_id]
@@ -84,21 +95,39 @@ def drafter(folders):
     return load_model(folders[1], ModelOptions(quantization="wint8", max_model_len=MAX_MODEL_LEN))
 
 
+@pytest.fixture(scope="module")
+def head(world, tmp_path_factory):
+    """A random head of the target, that drafts some of its tokens."""
+    folder = tmp_path_factory.mktemp("head")
+    write_head(folder, world.model.config, np.arange(0, 320, 3, dtype=np.int32))
+    return load_mtp_folder(folder, world.model, "none")
+
+
+@pytest.fixture(params=["draft_model", "mtp"])
+def any_drafter(request):
+    return request.getfixturevalue("drafter" if request.param == "draft_model" else "head")
+
+
 def drafting_engine(
     world: World,
-    drafter: LlamaFamilyModel,
+    drafter: LlamaFamilyModel | MTPHead,
     setting: Setting,
     wrap: Callable[[ModelProposer], Proposer],
     *,
     length: int,
 ) -> Engine:
-    """An engine whose drafts come from a model, with some proposer around it."""
-    layers = draft_model_layers(
-        drafter, dtype=world.kv_cache_dtype, num_scratch_blocks=setting.max_num_seqs
-    )
-    runner = world.make_runner(setting, [layers])
-    model = DraftRunner(drafter, runner.cache, 0)
-    proposer = wrap(ModelProposer(model, length, source="draft_model"))
+    """An engine whose drafts come from a model or a head, with some proposer around it."""
+    dtype, num_scratch = world.kv_cache_dtype, setting.max_num_seqs
+    model: DraftModel
+    if isinstance(drafter, MTPHead):
+        groups = draft_head_layers(drafter, dtype=dtype, num_scratch_blocks=num_scratch)
+        runner = world.make_runner(setting, groups)
+        model = HeadRunner(drafter, runner.cache, 0)
+    else:
+        layers = draft_model_layers(drafter, dtype=dtype, num_scratch_blocks=num_scratch)
+        runner = world.make_runner(setting, [layers])
+        model = DraftRunner(drafter, runner.cache, 0)
+    proposer = wrap(ModelProposer(model, length, source="model"))
     return world.engine_on(runner, proposer, setting)
 
 
@@ -111,23 +140,30 @@ SETTINGS = {
 }
 
 
-def test_drafts_and_tokens_are_the_same_whatever_happens(world, drafter):
+def test_drafts_and_tokens_are_the_same_whatever_happens(world, any_drafter):
     known: dict[tuple[int, ...], list[int]] = {}
     num_repeated = 0
     for index, (name, setting) in enumerate(SETTINGS.items()):
         recordings: list[Recording] = []
+        draft_every = 7 if name == "roomy" else 1  # With steps in which nobody drafts.
 
-        def wrap(inner: ModelProposer, kept: list[Recording] = recordings) -> Proposer:
-            kept.append(Recording(inner, known))
+        def wrap(
+            inner: ModelProposer,
+            kept: list[Recording] = recordings,
+            draft_every: int = draft_every,
+        ) -> Proposer:
+            kept.append(Recording(inner, known, draft_every))
             return kept[0]
 
-        engine = drafting_engine(world, drafter, setting, wrap, length=4 - index)
+        engine = drafting_engine(world, any_drafter, setting, wrap, length=4 - index)
         compare(world.expected, run(engine, world.submits, arrivals_per_step=3))
         num_repeated += recordings[0].num_repeated
         stats = engine.monitor.stats()
         assert (stats.num_preempted_total > 0) == (name in ("tight", "swapping"))
         assert (stats.num_swapped_total > 0) == (name == "swapping")
     assert num_repeated > 300
+    if isinstance(any_drafter, MTPHead):
+        check_against_definition(world.model, any_drafter, known)
 
 
 def test_the_target_itself_is_always_right(world):
@@ -143,14 +179,14 @@ def test_steps_without_drafts_and_rows_of_other_methods(world, drafter):
     submits = [
         replace(
             submit,
-            params=replace(submit.params, draft_method=(None, "ngram", "draft_model")[index % 3]),
+            params=replace(submit.params, draft_method=(None, "ngram", "model")[index % 3]),
         )
         for index, submit in enumerate(world.submits)
     ]
 
     def wrap(inner: ModelProposer) -> Proposer:
         members: dict[str, Proposer] = {
-            "draft_model": inner,
+            "model": inner,
             "ngram": NgramProposer(3, min_ngram_size=1),
         }
         return AdaptiveProposer(HybridProposer(members), StepCosts(0.1, 0.01, 0.01))
@@ -159,4 +195,4 @@ def test_steps_without_drafts_and_rows_of_other_methods(world, drafter):
     results = run(engine, submits, arrivals_per_step=3)
     compare(world.expected, results)
     sources = {draft.source for result in results.values() for draft in result.drafts}
-    assert {"draft_model", "ngram"} <= sources
+    assert {"model", "ngram"} <= sources
