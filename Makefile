@@ -21,7 +21,7 @@ help: ## list the targets
 demo: build model ## chat with a real model, with and without speculation, and end
 	@$(BIN)/python -m scripts.demo
 
-serve: build model ## the demo's server, until Ctrl-C
+serve: build model ## the demo's servers, until Ctrl-C
 	@$(BIN)/python -m scripts.demo --serve
 
 test: lint unit ## format, lint, types and the quick tests

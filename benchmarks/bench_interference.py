@@ -8,6 +8,8 @@ it in one step, `chunks` in chunks of max_num_batched_tokens, `limited` in chunk
 below max_step_ms.
 
     python -m benchmarks.bench_interference --output interference.json
+
+With --split it measures servers instead, see split_interference.py.
 """
 
 from __future__ import annotations
@@ -18,13 +20,25 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from benchmarks.arguments import count
-from benchmarks.report import Spread, machine, percentile, print_table, write_json
+from benchmarks.report import (
+    Spread,
+    add_report_options,
+    machine,
+    percentile,
+    print_table,
+    write_report,
+)
+from benchmarks.split_interference import (
+    measure_split,
+    plot_split,
+    print_split,
+    summarise_split,
+)
 from fdspec.config import config_from_options
 from fdspec.core import Abort, SamplingParams, Submit
 from fdspec.engine.build import BuiltEngine, build_engine
@@ -193,25 +207,48 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", default=MODEL, help="folder or GGUF file")
-    parser.add_argument("--streams", type=count, default=8, help="sequences that decode")
+    parser.add_argument(
+        "--split",
+        action="store_true",
+        help="over HTTP: prefill and decode servers with a processor each against a mixed one",
+    )
+    parser.add_argument("--streams", type=count, help="sequences that decode (8; --split: 4)")
     parser.add_argument("--context", type=count, default=128, help="prompt tokens of each of them")
-    parser.add_argument("--prompt", type=count, default=4096, help="tokens of the long prompt")
+    parser.add_argument("--prompt", type=count, help="tokens of the long prompt (4096; 1024)")
     parser.add_argument("--stream-tokens", type=count, default=2048, help="most tokens of a stream")
     parser.add_argument("--steps", type=count, default=60, help="steps before the prompt comes")
     parser.add_argument("--rounds", type=count, default=3)
     parser.add_argument("--ratio", type=float, default=1.7, help="max_step_ms over p50 before")
     parser.add_argument("--max-step-ms", type=float, help="instead of --ratio")
-    parser.add_argument("--output", type=Path, help="JSON file to write")
-    return parser.parse_args(arguments)
+    parser.add_argument("--every", type=float, default=3.0, help="--split: seconds between prompts")
+    parser.add_argument(
+        "--seconds", type=float, default=15.0, help="--split: of a round and server"
+    )
+    parser.add_argument(
+        "--chunk", type=count, help="--split: of the second mixed server; default: looked for"
+    )
+    add_report_options(parser)
+    options = parser.parse_args(arguments)
+    if options.plot and not options.split:
+        parser.error("--plot is for --split")
+    options.streams = options.streams or (4 if options.split else 8)
+    options.prompt = options.prompt or (1024 if options.split else 4096)
+    return options
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print, write."""
+    """Measure, print, write, plot."""
     options = parse_arguments(arguments)
+    if options.split:
+        measured = measure_split(options)
+        split = summarise_split(measured)
+        print_split(split)
+        report = {"machine": machine(), "servers": split}
+        write_report(options, report, lambda path: plot_split(measured, path))
+        return
     results = run(options)
     print_report(results)
-    if options.output:
-        write_json(options.output, {"machine": machine(), "modes": results})
+    write_report(options, {"machine": machine(), "modes": results})
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from tqdm import tqdm
+
 from benchmarks.arguments import count
 from benchmarks.datasets import Lengths, Prompt, character_slices, corpus_text
 from benchmarks.http_client import HTTPError, get_text
@@ -122,18 +124,22 @@ async def soak(options: argparse.Namespace, url: str) -> dict[str, Any]:
     num_workers = len((await cluster(url))["workers"])
     gate = asyncio.Semaphore(options.concurrency)
 
-    async def one(question: Question) -> Answer:
+    async def one(question: Question, bar: Any) -> Answer:
         async with gate:
-            return await ask(server, question)
+            answer = await ask(server, question)
+        bar.update()
+        return answer
 
-    expected = await asyncio.gather(*map(one, questions))
+    with tqdm(total=len(questions), desc="undisturbed") as bar:
+        expected = await asyncio.gather(*(one(question, bar) for question in questions))
     if failed := [answer.error for answer in expected if answer.error]:
         raise HTTPError(f"the undisturbed run failed: {failed[0]}")
     killed: list[str] = []
     killing = asyncio.create_task(kill_workers(url, options.kill_every, options.seed, killed))
     start_s = time.monotonic()
     indices = [number % len(questions) for number in range(options.requests)]
-    answers = await asyncio.gather(*(one(questions[index]) for index in indices))
+    with tqdm(total=len(indices), desc="with kills") as bar:
+        answers = await asyncio.gather(*(one(questions[index], bar) for index in indices))
     duration_s = time.monotonic() - start_s
     killing.cancel()
     outcomes = Counter(

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Show fdspec at work: start the server, chat, repeat a text, compare with plain decoding, stop.
+"""Show fdspec at work: prefill and decode apart, chat, repeat a text, compare with plain decoding.
 
+Starts a broker, a prefill server, a decode server and a frontend by the launcher, and stops them.
 Needs the demo model in models/ and the compiled kernels: `make demo` sees to both. With --serve
-(`make serve`) the server stays until Ctrl-C.
+(`make serve`) the servers stay until Ctrl-C.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import signal
 import sys
 import textwrap
@@ -24,10 +26,13 @@ from openai import OpenAI
 from scripts.server_process import ServerError, ServerProcess, choose_port
 
 ROOT = Path(__file__).resolve().parents[1]
-CONFIG = "configs/yaml/quickstart.yaml"
+CONFIG = "configs/yaml/pd_local.yaml"
 SPECULATION = {"method": "ngram", "num_speculative_tokens": 5}
 MODEL = "smollm2"
 START_TIMEOUT_S = 300.0
+READY = r"all \d+ servers are ready"
+DECODE_URL = r"(?m)^decode +\| .*serving on (http://\S+)"
+TIMELINE_COLUMNS = 40
 
 CHAT = "Give me three short reasons to take a walk every day."
 COMPLETION = "The seven days of the week are Monday,"
@@ -43,19 +48,50 @@ EXTRACTION = f"Repeat this text exactly, but write stream instead of river.\n\n{
 
 
 @dataclass(frozen=True)
+class Handoffs:
+    """KV caches that the decode server has taken over since its start.
+
+    Attributes:
+        count: how many.
+        num_bytes: of all of them.
+        seconds: that it took to copy them, checksums included.
+    """
+
+    count: int
+    num_bytes: float
+    seconds: float
+
+    @classmethod
+    def of(cls, url: str) -> Handoffs:
+        """As a decode server's metrics say."""
+        text = httpx.get(f"{url}/metrics", timeout=10.0).text
+
+        def value(name: str) -> float:
+            found = re.search(rf"(?m)^\w+:kv_{name}_total (\S+)", text)
+            return float(found[1]) if found else 0.0
+
+        names = ("handoffs_loaded", "handoff_bytes", "handoff_seconds")
+        loaded, num_bytes, seconds = map(value, names)
+        return cls(int(loaded), num_bytes, seconds)
+
+
+@dataclass(frozen=True)
 class Answer:
     """One streamed answer.
 
     Attributes:
         text: all of it.
-        num_tokens: output tokens.
+        num_prompt, num_tokens: tokens of prompt and output.
+        first_token_s: from sending the request to the first piece of text.
         decode_s: from the first piece of text to the last.
         tokens_per_step: mean over the steps after the first token.
         num_drafted, num_accepted: draft tokens.
     """
 
     text: str
+    num_prompt: int
     num_tokens: int
+    first_token_s: float
     decode_s: float
     tokens_per_step: float
     num_drafted: int
@@ -76,12 +112,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # So that `kill` stops the server too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     port = options.port or choose_port(preferred=8000 if options.serve else None)
-    command = [sys.executable, "-m", "fdspec.entrypoints.api_server", "--config", CONFIG]
+    command = [sys.executable, "-m", "fdspec.entrypoints.launch", "--config", CONFIG]
     command += ["--speculative-config", json.dumps(SPECULATION), "--port", str(port)]
     try:
         with ServerProcess(command, ROOT, port, show_log=options.serve) as server:
-            server.wait_until_healthy(START_TIMEOUT_S)
-            return serve(server) if options.serve else run_demo(server)
+            if options.serve:
+                server.wait_until_healthy(START_TIMEOUT_S)
+                return serve(server)
+            print(f"starting prefill, decode and frontend on {server.url} ...", flush=True)
+            server.wait_until_logged(READY, START_TIMEOUT_S)
+            return run_demo(server)
     except ServerError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -91,12 +131,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def serve(server: ServerProcess) -> int:
-    """Say how to talk to the server, then wait for its end."""
+    """Say how to talk to the servers, then wait for their end."""
     body = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "Hello!"}]})
     print(
         f"\nTry it:\n  curl {server.url}/v1/chat/completions -H 'Content-Type: application/json' \\"
     )
-    print(f"    -d '{body}'\nCtrl-C stops the server.\n", flush=True)
+    print(f"    -d '{body}'\nCtrl-C stops the servers.\n", flush=True)
     return server.wait()
 
 
@@ -115,7 +155,10 @@ def run_demo(server: ServerProcess) -> int:
 
     print(f"\n--- Repeat a text with one word changed ---\n> {shorten(EXTRACTION)}\n")
     extraction: dict[str, Any] = {"temperature": 0.0, "max_tokens": 256}
+    decode_url = server.wait_until_logged(DECODE_URL, START_TIMEOUT_S)[1]
+    before = Handoffs.of(decode_url)
     text_drafted = ask(client, EXTRACTION, extraction, {}, show=True)
+    print_timeline(text_drafted, before, Handoffs.of(decode_url))
     text_plain = ask(client, EXTRACTION, extraction, plain, show=False)
 
     print("\n--- The same requests with and without speculation ---")
@@ -137,6 +180,33 @@ def run_demo(server: ServerProcess) -> int:
     print(f"\nRepetition is {speedup:.1f} times as fast with speculation.")
     print(f"Texts with and without speculation are {'identical' if is_same else 'DIFFERENT'}.")
     return 0 if is_same else 1
+
+
+def print_timeline(answer: Answer, before: Handoffs, after: Handoffs) -> None:
+    """Where the time of an answer went: prefill, handoff, decode."""
+    handoff_s = after.seconds - before.seconds
+    size = (after.num_bytes - before.num_bytes) / 1e6
+    decode_s = max(answer.decode_s - handoff_s, 0.0)
+    phases = (
+        (
+            "prefill",
+            answer.first_token_s,
+            f"{answer.num_prompt} tokens, and the first of the answer",
+        ),
+        ("handoff", handoff_s, f"{size:.1f} MB of keys and values"),
+        ("decode", decode_s, f"{answer.num_tokens - 1} tokens"),
+    )
+    total_s = sum(seconds for _, seconds, _ in phases)
+    start_s = 0.0
+    print("\n--- Where its time went: one process computed the prompt, another one the answer ---")
+    for name, seconds, what in phases:
+        first = round(TIMELINE_COLUMNS * start_s / total_s)
+        start_s += seconds
+        width = max(round(TIMELINE_COLUMNS * start_s / total_s) - first, 1)
+        bar = (" " * first + "#" * width)[:TIMELINE_COLUMNS].ljust(TIMELINE_COLUMNS)
+        print(f"{name:8}|{bar}|{1000 * seconds:7.0f} ms  {what}")
+    if after.count == before.count:
+        print("(no handoff: the decode server computed the prompt itself)")
 
 
 def ask(
@@ -168,7 +238,9 @@ def ask(
     drafts = usage.model_extra["speculative"]
     return Answer(
         text="".join(pieces),
+        num_prompt=usage.prompt_tokens,
         num_tokens=usage.completion_tokens,
+        first_token_s=first - start,
         decode_s=last - first,
         tokens_per_step=drafts["mean_tokens_per_step"],
         num_drafted=drafts["num_drafted_tokens"],
