@@ -74,7 +74,7 @@ class _Merger:
     def add(self, layer: Sequence[Setting]) -> None:
         """Let a stronger layer change the outcome so far."""
         single: list[Setting] = []
-        layer = [_own_section(part) for setting in layer for part in take_apart(setting)]
+        layer = [_own_section(setting) for setting in take_apart(layer)]
         for setting in layer:
             if setting.name in self._sections:
                 single = [other for other in single if other.path[0] != setting.name]

@@ -7,6 +7,8 @@ dense_quant_type: wint8, moe_quant_type: wint4}`. Called by merge.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fdspec.config.settings import Setting, members_of
 from fdspec.config.values import parse_json
 from fdspec.core.errors import ConfigError
@@ -22,30 +24,44 @@ _EXAMPLE = '{"dense": "wint8", "experts": "wint4"}'
 _MIXED = "mix_quant"
 
 
-def take_apart(setting: Setting) -> list[Setting]:
-    """The settings that stand for one; itself if it is no map of formats.
+def take_apart(layer: Sequence[Setting]) -> list[Setting]:
+    """A layer's settings, with those that stand for a map of formats in its place.
 
     Raises:
-        ConfigError: the map has an unknown key, or is no JSON.
+        ConfigError: the map has an unknown key, is no JSON, or says twice what a key decides.
     """
+    result: list[Setting] = []
+    for setting in layer:
+        parts = _parts(setting)
+        if parts is None:
+            result.append(setting)
+            continue
+        others = [other for other in layer if other is not setting]
+        named = [part.path for part in (*parts, *others)]
+        if any(named.count(part.path) > 1 for part in parts):
+            raise ConfigError(
+                f"{setting.where}: the format of one kind of layers is named twice; keep one"
+            )
+        result += parts
+    return result
+
+
+def _parts(setting: Setting) -> list[Setting] | None:
+    """The settings inside a map of formats; None if it is none."""
     if setting.path != (_KEY,):
-        return [setting]
+        return None
     value = setting.value
     if isinstance(value, str) and value.strip().startswith("{"):
         value = parse_json(setting, f"--quantization '{_EXAMPLE}'")
     if not isinstance(value, dict):
-        return [setting]
+        return None
     whole = setting if setting.members else setting.with_value(value)
-    parts = [part for member in members_of(whole) if (part := _part(member)) is not None]
-    named = {part.path for part in parts}
-    if len(named) < len(parts):
-        raise ConfigError(f"{setting.where}: names the format of one kind of layers twice")
-    return parts
+    return [part for member in members_of(whole) if (part := _part(member)) is not None]
 
 
 def _part(member: Setting) -> Setting | None:
     """The own setting of one key of the map; None if it says nothing more."""
-    key = member.path[-1]
+    key = ".".join(member.path[1:])
     if key == _KEY:
         # Says that there are several, or the only one.
         return None if member.value == _MIXED else member.renamed(_KEY)

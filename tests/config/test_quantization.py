@@ -35,7 +35,11 @@ def test_from_a_file_and_from_the_command_line(tmp_path):
     ("value", "message"),
     [
         ({"moe": "wint4"}, "quantization.moe: unknown key.*dense_quant_type"),
-        ({"dense": "wint8", "dense_quant_type": "wint8"}, "names the format of one kind .* twice"),
+        (
+            {"dense": "wint8", "dense_quant_type": "wint8"},
+            "format of one kind of layers is named twice",
+        ),
+        ({"a.dense": "wint8"}, "quantization.a.dense: unknown key"),
         ({"experts": "wint3"}, "expert_quantization must be one of .* got 'wint3'"),
         ('{"dense": }', "not valid JSON"),
     ],
@@ -43,3 +47,11 @@ def test_from_a_file_and_from_the_command_line(tmp_path):
 def test_mistakes_are_named(value, message):
     with pytest.raises(ConfigError, match=message):
         config_from_options({"model": "m", "quantization": value})
+
+
+def test_a_map_and_a_key_must_not_say_the_same_twice():
+    options = {"model": "m", "quantization": {"experts": "wint4"}, "expert_quantization": "wint8"}
+    with pytest.raises(ConfigError, match="quantization: the format of one kind .* named twice"):
+        config_from_options(options)
+    del options["expert_quantization"]
+    assert config_from_options(options).config.model.expert_quantization == "wint4"
