@@ -11,13 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fdspec.config import EngineConfig
-from fdspec.config.speculative import MODEL_METHODS
+from fdspec.config import EngineConfig, SpeculativeConfig
 from fdspec.core import ConfigError
 from fdspec.engine.memory import GIB, PoolSize, choose_pool_size, machine_memory_bytes
 from fdspec.kv.cache import ExtraLayers, KVCacheLayout
 from fdspec.models import ModelConfig, RopeOverride, read_model_config, weight_formats
-from fdspec.models.weight_sizes import WeightPart, kv_heads_of_rank, weight_parts
+from fdspec.models.files import find_checkpoint
+from fdspec.models.weight_sizes import (
+    WeightPart,
+    kv_heads_of_rank,
+    mtp_layer_bytes,
+    weight_parts,
+)
 
 _NAME_WIDTH = 26
 
@@ -61,7 +66,7 @@ def dry_run(config: EngineConfig) -> DryRun:
         parts = _parts_as_in_the_file(model, parts, num_ranks)
     used = sum(part.num_used for part in parts)
     total = sum(part.num_weights for part in parts)
-    drafting, extra_layers = _drafting_models(config, max_model_len)
+    drafting, extra_layers = _drafting_models(config, model, max_model_len)
     parts = (*parts, *drafting)
     weight_bytes = sum(part.rank_bytes for part in parts)
     memory_bytes, memory = _memory_of_rank(config, num_ranks)
@@ -108,32 +113,37 @@ def _parts_as_in_the_file(
 
 
 def _drafting_models(
-    config: EngineConfig, max_model_len: int
+    config: EngineConfig, target: ModelConfig, max_model_len: int
 ) -> tuple[tuple[WeightPart, ...], tuple[ExtraLayers, ...]]:
     """Weights of models that draft, and their layers in the KV cache; all are on every rank."""
     parts: list[WeightPart] = []
     layers: list[ExtraLayers] = []
     for member in () if config.speculative is None else config.speculative.members:
-        if member.method not in MODEL_METHODS or member.model is None:
-            continue
-        model = read_model_config(Path(member.model).expanduser())
-        formats = weight_formats(model, member.quantization, None)
-        length = min(max_model_len, model.longest_context)
-        weights = weight_parts(model, formats, num_ranks=1, max_model_len=length)
-        rank_bytes = sum(part.rank_bytes for part in weights)
-        parts.append(WeightPart(f"{member.method} for drafts", 0, 0, rank_bytes))
         scratch_blocks = -(-member.num_speculative_tokens // config.cache.block_size)
-        layers.append(
-            ExtraLayers(
-                model.num_layers,
-                2,
-                model.num_kv_heads,
-                model.head_dim,
-                config.cache.kv_cache_dtype,
-                config.scheduler.max_num_seqs * scratch_blocks,
-            )
-        )
+        num_scratch = config.scheduler.max_num_seqs * scratch_blocks
+        if member.method == "mtp":
+            num_bytes, model = _mtp_layer(member, target), replace(target, num_layers=1)
+            layers.append(ExtraLayers(1, 1, 1, target.hidden_size, "bfloat16"))
+        elif member.method == "draft_model" and member.model is not None:
+            model = read_model_config(Path(member.model).expanduser())
+            formats = weight_formats(model, member.quantization, None)
+            length = min(max_model_len, model.longest_context)
+            weights = weight_parts(model, formats, num_ranks=1, max_model_len=length)
+            num_bytes = sum(part.rank_bytes for part in weights)
+        else:
+            continue
+        parts.append(WeightPart(f"{member.method} for drafts", 0, 0, num_bytes))
+        shape = (model.num_layers, 2, model.num_kv_heads, model.head_dim)
+        layers.append(ExtraLayers(*shape, config.cache.kv_cache_dtype, num_scratch))
     return tuple(parts), tuple(layers)
+
+
+def _mtp_layer(member: SpeculativeConfig, target: ModelConfig) -> int:
+    """Bytes of the layer that the target brings along, or of the folder of a trained head."""
+    if member.model is None:
+        return mtp_layer_bytes(target, member.quantization)
+    files = find_checkpoint(Path(member.model).expanduser()).weights
+    return sum(file.stat().st_size for file in files)
 
 
 def _memory_of_rank(config: EngineConfig, num_ranks: int) -> tuple[int, str]:

@@ -9,7 +9,7 @@ rank with loaded models. Never imports paddle; the dry run calls it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from fdspec.core.errors import ConfigError
@@ -86,6 +86,25 @@ def weight_parts(
     _add(parts, WeightPart("norms and biases", vectors, vectors, vectors * _FLOAT_BYTES))
     _add(parts, WeightPart("rotary tables", 0, 0, tables * _FLOAT_BYTES))
     return tuple(parts.values())
+
+
+def mtp_layer_bytes(config: ModelConfig, quantization: str | None) -> int:
+    """What the layer for multi-token prediction takes that a checkpoint brings along.
+
+    Args:
+        config: of the checkpoint; the layer has an MLP of its width instead of experts.
+        quantization: format of its matrices; None counts as bfloat16.
+    """
+    layer = replace(config, experts=None, num_layers=1)
+    formats = WeightFormats(quantization, quantization)
+    own = ("attention", "MLP", "norms and biases")
+    parts = weight_parts(layer, formats, num_ranks=1, max_model_len=1)
+    total = sum(part.rank_bytes for part in parts if part.name in own)
+    weight_format = WeightFormat(16) if quantization is None else parse_format(quantization)
+    size = config.hidden_size
+    # It joins embedding and hidden state, each behind a norm; the final norm is the model's.
+    projections = 2 * int(packed_layout(weight_format, size, size).total_bytes)
+    return total + projections + size * _FLOAT_BYTES
 
 
 def kv_heads_of_rank(config: ModelConfig, num_ranks: int) -> int:

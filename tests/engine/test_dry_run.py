@@ -6,12 +6,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import save_file
 
 from fdspec.config import config_from_options, load_config
 from fdspec.core.errors import ConfigError
 from fdspec.engine.dry_run import dry_run
 from fdspec.entrypoints.api_server import main
 from fdspec.models import ModelOptions, load_model
+from fdspec.models.mtp_loading import load_own_mtp
+from fdspec.worker.head_runner import draft_head_layers
+from tests.exactness.mtp_reference import random_weights
 from tests.models import oracle
 
 ROOT = Path(__file__).parents[2]
@@ -78,6 +82,26 @@ def test_a_model_that_drafts_counts_too():
     assert both.pool and alone.pool and drafter.pool
     assert both.pool.block_bytes == alone.pool.block_bytes + drafter.pool.block_bytes
     assert "draft_model for drafts" in both.text
+
+
+@pytest.mark.parametrize("quantization", ["none", "wint8"])
+def test_a_layer_for_multi_token_prediction_counts_too(tmp_path, quantization):
+    oracle.make_tiny("ernie", tmp_path)
+    target = load_model(tmp_path, ModelOptions("none", max_model_len=64))
+    save_file(random_weights(target.config), tmp_path / "model.safetensors")
+    head = load_own_mtp(tmp_path, target, quantization)
+    # The rotary tables are the target's.
+    head_bytes = head.weight_bytes - 64 * target.config.head_dim * 4
+    options = {"quantization": "none", "max_model_len": 64, "memory_gib": 1}
+    speculative = {"method": "mtp", "quantization": quantization}
+    alone = run(tmp_path, **options)
+    both = run(tmp_path, **options, speculative_config=speculative)
+    assert both.weight_bytes - alone.weight_bytes == head_bytes
+    groups = draft_head_layers(head, dtype="bfloat16", num_scratch_blocks=1)
+    assert both.pool and alone.pool
+    more_bytes = sum(group.num_arrays * group.block_bytes(64) for group in groups)
+    assert both.pool.block_bytes - alone.pool.block_bytes == more_bytes
+    assert "mtp for drafts" in both.text
 
 
 def test_what_does_not_fit_is_said(capsys):
