@@ -2,7 +2,7 @@
 """The benchmarks of speculation: their prompts, the cost of drafts, and what they print."""
 
 from benchmarks.bench_propose import METHODS as PROPOSERS
-from benchmarks.bench_propose import measure, word_ids
+from benchmarks.bench_propose import measure, measure_silence, word_ids
 from benchmarks.bench_replay import Answer, Counts, accepted, replay
 from benchmarks.bench_spec import METHODS, Result, show
 from benchmarks.report import Spread
@@ -59,3 +59,9 @@ def test_a_replayed_answer_is_counted_as_a_real_run_would_be():
 def test_accepted_rows_of_a_tree():
     assert accepted([5, 6, 7, 8], [-1, -1, 1, 2], [6, 7, 9]) == [1, 2]
     assert accepted([5, 6], [-1, 0], [6]) == []
+
+
+def test_silence_is_measured_for_every_method():
+    for options in METHODS.values():
+        silence = measure_silence(options, 2, 6)
+        assert silence.propose_us > 0 and silence.observe_us > 0 and silence.rows < 3
