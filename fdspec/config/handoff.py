@@ -43,6 +43,12 @@ class HandoffConfig:
         maximum=3600.0,
         help="Seconds after which a decode server gives up to read a KV cache, and computes it.",
     )
+    kv_transfer_overlap: bool = option(
+        False,
+        help="Of a prefill server: hand a request over when its prompt begins to be computed, so "
+        "that decode reads layer by layer while prefill goes on, and tells the first token. The "
+        "first token then waits for room at a decode server; the others come sooner.",
+    )
     kv_transfer_checksums: bool = option(
         True, help="Compare a checksum of every block that was read."
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from fdspec.core.command import TokenEvent
 from fdspec.core.request import SequenceId
 
 
@@ -18,12 +19,14 @@ class Departure(NamedTuple):
     Attributes:
         sequence_id: whose.
         block_ids: its blocks, in order of position; lent from now on.
-        num_tokens: that they hold.
+        num_tokens: that they hold, or will hold when its prompt has been computed.
+        num_output: how many of its tokens are output.
     """
 
     sequence_id: SequenceId
     block_ids: tuple[int, ...]
     num_tokens: int
+    num_output: int
 
 
 class KVLoad(NamedTuple):
@@ -32,9 +35,11 @@ class KVLoad(NamedTuple):
     Attributes:
         sequence_id: whose.
         offer: as the other process wrote it.
-        block_ids: own blocks, one for each that is offered; lent until the load has ended.
+        block_ids: own blocks for all its tokens, the first ones for what is offered; lent until the
+            load has ended.
         num_present: so many of them, from the first on, hold the right tokens already.
-        num_tokens: that the blocks hold when the load has ended well.
+        num_tokens: tokens of the sequence. The newest is not among those that are offered, unless
+            the next one comes with the load.
     """
 
     sequence_id: SequenceId
@@ -51,11 +56,13 @@ class LoadEnd(NamedTuple):
         sequence_id: whose.
         is_loaded: False if the blocks hold nothing of use.
         is_quiet: False if they may still be written; they come back later in `HandoffNews`.
+        event: the next token, if all tokens were offered before it was known.
     """
 
     sequence_id: SequenceId
     is_loaded: bool
     is_quiet: bool = True
+    event: TokenEvent | None = None
 
 
 class HandoffNews(NamedTuple):

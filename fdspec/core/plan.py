@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fdspec.core.command import FinishReason, TokenLogprob
 from fdspec.core.draft import Draft
-from fdspec.core.handoff import KVLoad
+from fdspec.core.handoff import Departure, KVLoad
 from fdspec.core.request import SequenceId
 from fdspec.core.sampling_params import SamplingParams
 
@@ -109,6 +109,7 @@ class StepPlan:
         swap_outs: (block, slot of the swap space), copied before `copies`.
         swap_ins: (slot of the swap space, block), copied after `copies`.
         loads: keys and values to fetch from other processes; no part of the computation.
+        departing: sequences that are offered to other processes while their prompts are computed.
     """
 
     step: int
@@ -117,6 +118,7 @@ class StepPlan:
     swap_outs: tuple[tuple[int, int], ...] = ()
     swap_ins: tuple[tuple[int, int], ...] = ()
     loads: tuple[KVLoad, ...] = ()
+    departing: tuple[Departure, ...] = ()
 
     @property
     def num_rows(self) -> int:

@@ -135,8 +135,8 @@ class Scheduler(Protocol):
         """Turn verdicts into request state and events."""
         ...
 
-    def settle(self, news: HandoffNews) -> None:
-        """Go on with what was loaded, and take back blocks that were lent."""
+    def settle(self, news: HandoffNews) -> list[TokenEvent]:
+        """Go on with what was loaded, and with tokens that came with it; take lent blocks back."""
         ...
 
     def take_departures(self) -> list[Departure]:
@@ -211,14 +211,14 @@ class KVHandoff(Protocol):
         """What has happened since the last call."""
         ...
 
-    def begin(self, plan: StepPlan) -> None:
-        """A step begins: start its loads."""
+    def begin(self, plan: StepPlan) -> list[TokenEvent]:
+        """A step begins: start its loads, and offer what departs early; returns these offers."""
         ...
 
     def end(
-        self, events: Sequence[TokenEvent], departures: Sequence[Departure]
+        self, plan: StepPlan, events: Sequence[TokenEvent], departures: Sequence[Departure]
     ) -> list[TokenEvent]:
-        """A step has ended: offer what departs; returns the events with their offers."""
+        """A step has ended: offer what departs; returns the events that are told here."""
         ...
 
     def forget(self, sequence_ids: Iterable[SequenceId]) -> None:

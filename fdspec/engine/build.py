@@ -25,6 +25,7 @@ from fdspec.engine.drafters import (
 from fdspec.engine.engine import Engine
 from fdspec.engine.kv_layout import kv_layout, layout_details
 from fdspec.engine.memory import PoolSize, choose_pool_size, planned_memory_bytes
+from fdspec.engine.prefill_handoff import LayerCounter
 from fdspec.engine.roles import build_handoff
 from fdspec.engine.stats import EngineMonitor
 from fdspec.engine.warm_up import measure_step_costs
@@ -197,7 +198,8 @@ def _assemble(
         quantization=str(_weight_formats(config, model)),
         rope=identity.get("rope", ""),
     )
-    built = build_handoff(config, runner.cache.memory(), layout)
+    layers = LayerCounter(lambda: runner.num_layers_appended, len(runner.cache.layers))
+    built = build_handoff(config, runner.cache.memory(), layout, layers)
     engine = Engine(
         topic,
         scheduler,
@@ -299,6 +301,7 @@ def _build_scheduler(
         fair_share_by_user=config.scheduler.fair_share_by_user,
         swapping=swapping,
         hands_over=config.topic.splitwise_role == "prefill",
+        opens_early=config.handoff.kv_transfer_overlap,
         disable_drafts_at=None if speculative is None else speculative.disable_by_batch_size,
     )
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from fdspec.core import SequenceId, StepPlan, Submit, TokenEvent
 from fdspec.core.handoff import (
@@ -14,6 +15,7 @@ from fdspec.core.handoff import (
     KVLoad,
     LoadEnd,
 )
+from fdspec.scheduler.topic.codec import CodecError, decode
 from fdspec.transfer import (
     HandoffSink,
     LayoutMismatch,
@@ -42,7 +44,8 @@ class DecodeHandoff:
         self._sink = sink
         # Offers of requests that wait for blocks, and loads that have not ended.
         self._held: dict[SequenceId, Offer] = {}
-        self._loads: dict[OfferKey, KVLoad] = {}
+        # And whether their next token comes with them.
+        self._loads: dict[OfferKey, tuple[KVLoad, bool]] = {}
         self._refused: list[LoadEnd] = []
         self._counts = HandoffCounts()
 
@@ -74,7 +77,7 @@ class DecodeHandoff:
         # After the ends: blocks that are not quiet are known only from these.
         return HandoffNews(tuple(ends), tuple(self._sink.take_quiet()))
 
-    def begin(self, plan: StepPlan) -> None:
+    def begin(self, plan: StepPlan) -> list[TokenEvent]:
         """Start the step's loads."""
         for load in plan.loads:
             offer = self._held.pop(load.sequence_id, None)
@@ -82,9 +85,10 @@ class DecodeHandoff:
             if reason:
                 self._note_failure(load, reason)
                 self._refused.append(LoadEnd(load.sequence_id, False))
+        return []
 
     def end(
-        self, events: Sequence[TokenEvent], departures: Sequence[Departure]
+        self, plan: StepPlan, events: Sequence[TokenEvent], departures: Sequence[Departure]
     ) -> list[TokenEvent]:
         """The events as they are."""
         assert not departures, "a decode engine goes on to the end"
@@ -97,7 +101,7 @@ class DecodeHandoff:
             if offer is not None:
                 self._sink.drop(offer)
             if self._loads:
-                for key, load in self._loads.items():
+                for key, (load, _) in self._loads.items():
                     if load.sequence_id == sequence_id:
                         self._sink.abort(key)
 
@@ -111,20 +115,28 @@ class DecodeHandoff:
 
     def _start(self, offer: Offer, load: KVLoad) -> str:
         """Begin to pull; returns why that is not possible, or nothing."""
-        if (offer.num_tokens, len(offer.block_ids)) != (load.num_tokens, len(load.block_ids)):
+        num_blocks = len(offer.block_ids)
+        if offer.num_tokens not in (load.num_tokens - 1, load.num_tokens) or not (
+            load.num_present <= num_blocks <= len(load.block_ids)
+        ):
             self._sink.drop(offer)
-            return f"it has {offer.num_tokens} tokens in {len(offer.block_ids)} blocks"
+            return f"it has {offer.num_tokens} tokens in {num_blocks} blocks"
         try:
-            self._sink.start(offer, load.block_ids, load.num_present)
+            self._sink.start(offer, load.block_ids[:num_blocks], load.num_present)
         except LayoutMismatch as error:
             self._sink.drop(offer)
             return str(error)
-        self._loads[offer.ref.key] = load
+        self._loads[offer.ref.key] = load, offer.num_tokens == load.num_tokens
         return ""
 
     def _end_of(self, result: PullResult) -> LoadEnd:
-        load = self._loads.pop(result.key)
+        load, has_next = self._loads.pop(result.key)
         is_loaded = result.outcome == "loaded"
+        event = None
+        if is_loaded and has_next:
+            event = _next_token(result)
+            if event is None:
+                is_loaded, result = False, replace(result, reason="its next token cannot be read")
         counts = self._counts
         if is_loaded:
             self._counts = counts._replace(
@@ -136,9 +148,9 @@ class DecodeHandoff:
                 "took over %d tokens (%d bytes) by %s in %.1f ms",
                 *(load.num_tokens, result.num_bytes, result.transport, 1000 * result.seconds),
             )
-        elif result.outcome == "recompute":
+        elif result.outcome != "aborted":
             self._note_failure(load, result.reason)
-        return LoadEnd(load.sequence_id, is_loaded, result.is_quiet)
+        return LoadEnd(load.sequence_id, is_loaded, result.is_quiet, event)
 
     def _note_failure(self, load: KVLoad, reason: str) -> None:
         self._counts = self._counts._replace(num_failed=self._counts.num_failed + 1)
@@ -146,3 +158,14 @@ class DecodeHandoff:
             "a KV cache could not be taken over (%s); computing %d tokens again",
             *(reason, load.num_tokens),
         )
+
+
+def _next_token(result: PullResult) -> TokenEvent | None:
+    """The event that a prefill engine has put into the completion; None if there is none."""
+    if result.completion is None:
+        return None
+    try:
+        events = decode(result.completion.first_event)
+    except CodecError:
+        return None
+    return events[0] if isinstance(events, tuple) and len(events) == 1 else None

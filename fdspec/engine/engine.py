@@ -68,12 +68,17 @@ class Engine:
                 if not isinstance(command, Abort):
                     self.handoff.hold(command)
                 events += self.scheduler.add(command)
-        self.scheduler.settle(self.handoff.news())
+        events += self.scheduler.settle(self.handoff.news())
         started_s = time.perf_counter()
         drafts = self.proposer.propose(self.scheduler.draft_contexts())
         plan = self.scheduler.plan(drafts)
-        self.handoff.begin(plan)
+        early = self.handoff.begin(plan)
+        if early:
+            # Not after the step: others read while it runs.
+            self.topic.emit(early)
         self._can_run = bool(plan.sequences)
+        applied: list[TokenEvent] = []
+        told: list[TokenEvent] = []
         if plan.sequences:
             output = self.runner.execute(plan)
             verdicts = self.verifier.verify(plan, output)
@@ -82,13 +87,19 @@ class Engine:
             applied = self.scheduler.apply(plan, verdicts)
             self.scheduler.learn(plan, 1000.0 * (time.perf_counter() - started_s))
             self.monitor.count(plan, applied)
-            events += self.handoff.end(applied, self.scheduler.take_departures())
-        ended = [(event.request_id, event.choice) for event in events if event.finish is not None]
+            departures = self.scheduler.take_departures()
+            told = self.handoff.end(plan, applied, departures)
+        ended = [
+            (event.request_id, event.choice)
+            for event in (*events, *applied)
+            if event.finish is not None
+        ]
+        events += told
         self.proposer.forget(ended)
         self.verifier.forget(ended)
         self.handoff.forget(ended)
         self.topic.emit(events)
-        return events
+        return early + events
 
     def run(
         self,

@@ -31,14 +31,15 @@ class NoHandoff:
         news, self._refused = HandoffNews(self._refused), ()
         return news
 
-    def begin(self, plan: StepPlan) -> None:
+    def begin(self, plan: StepPlan) -> list[TokenEvent]:
         """Refuse the step's loads."""
         if plan.loads:
             self._refused = tuple(LoadEnd(load.sequence_id, False) for load in plan.loads)
             self._num_failed += len(plan.loads)
+        return []
 
     def end(
-        self, events: Sequence[TokenEvent], departures: Sequence[Departure]
+        self, plan: StepPlan, events: Sequence[TokenEvent], departures: Sequence[Departure]
     ) -> list[TokenEvent]:
         """The events as they are."""
         assert not departures, "nobody would take them over"

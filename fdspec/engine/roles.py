@@ -14,7 +14,7 @@ from fdspec.core.kv_memory import KVMemory
 from fdspec.core.protocols import KVHandoff
 from fdspec.engine.decode_handoff import DecodeHandoff
 from fdspec.engine.no_handoff import NoHandoff
-from fdspec.engine.prefill_handoff import PrefillHandoff
+from fdspec.engine.prefill_handoff import LayerCounter, PrefillHandoff
 from fdspec.scheduler.broker.curve_keys import load_member_keys
 from fdspec.transfer import (
     ClientKeys,
@@ -47,13 +47,16 @@ class BuiltHandoff:
     close: Callable[[], None]
 
 
-def build_handoff(config: EngineConfig, memory: KVMemory, layout: KVLayout) -> BuiltHandoff:
+def build_handoff(
+    config: EngineConfig, memory: KVMemory, layout: KVLayout, layers: LayerCounter
+) -> BuiltHandoff:
     """The end that `splitwise_role` asks for.
 
     Args:
         config: of the engine.
         memory: its KV cache; stays valid until `close`.
         layout: of it.
+        layers: how far the engine's running step is.
 
     Raises:
         ConfigError: keys, address or transport cannot be used.
@@ -68,7 +71,7 @@ def build_handoff(config: EngineConfig, memory: KVMemory, layout: KVLayout) -> B
         # The first write to a page is slow; this is the time for it.
         memory.prefault()
         if role == "prefill":
-            built = _prefill(config.handoff, memory, layout, options)
+            built = _prefill(config.handoff, memory, layout, layers, options)
         else:
             built = _decode(config.handoff, memory, layout, options)
     except BaseException:
@@ -83,7 +86,11 @@ def build_handoff(config: EngineConfig, memory: KVMemory, layout: KVLayout) -> B
 
 
 def _prefill(
-    config: HandoffConfig, memory: KVMemory, layout: KVLayout, options: TransportOptions
+    config: HandoffConfig,
+    memory: KVMemory,
+    layout: KVLayout,
+    layers: LayerCounter,
+    options: TransportOptions,
 ) -> BuiltHandoff:
     server_options = ServerOptions(
         options,
@@ -91,7 +98,11 @@ def _prefill(
         lease_s=config.kv_transfer_lease,
         checksums=config.kv_transfer_checksums,
     )
-    handoff = PrefillHandoff(lambda free: HandoffServer(memory, layout, server_options, free))
+    handoff = PrefillHandoff(
+        lambda free: HandoffServer(memory, layout, server_options, free),
+        block_size=layout.block_size,
+        layers=layers,
+    )
     endpoints = (handoff.address, *config.kv_transfer_transports)
     logger.info("offering KV caches at %s by %s", endpoints[0], ", ".join(endpoints[1:]))
     return BuiltHandoff(handoff, endpoints, handoff.close)

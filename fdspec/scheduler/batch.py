@@ -34,6 +34,7 @@ from fdspec.kv.prefix_index import root_digest
 from fdspec.scheduler.admission import reason_to_refuse
 from fdspec.scheduler.draft_rows import DraftRows
 from fdspec.scheduler.draft_stats import draft_stats
+from fdspec.scheduler.handing_over import HandingOver
 from fdspec.scheduler.neighbours import sharers_together
 from fdspec.scheduler.prompt_rows import PrefillLimits, PromptRows
 from fdspec.scheduler.residents import Residents
@@ -72,6 +73,7 @@ class BatchScheduler:
         fair_share_by_user: bool = False,
         swapping: Swapping | None = None,
         hands_over: bool = False,
+        opens_early: bool = False,
     ) -> None:
         """Start empty.
 
@@ -88,6 +90,7 @@ class BatchScheduler:
             fair_share_by_user: within a priority, serve users by turns instead of by arrival.
             swapping: where preempted requests may be kept; None computes them again.
             hands_over: let every sequence go on elsewhere after its next token.
+            opens_early: let others read its blocks while its prompt is computed.
 
         Raises:
             ConfigError: the limits exclude each other.
@@ -106,6 +109,7 @@ class BatchScheduler:
             max_num_seqs,
             swapping=self._swapping,
             fair_share_by_user=fair_share_by_user,
+            opens_early=hands_over and opens_early,
         )
         self._vocab_size = vocab_size
         self._max_num_batched_tokens = max_num_batched_tokens
@@ -118,8 +122,7 @@ class BatchScheduler:
             max_draft_rows=max_draft_rows,
             disable_drafts_at=disable_drafts_at,
         )
-        self._hands_over = hands_over
-        self._departures: list[Departure] = []
+        self._handing_over = HandingOver(self._residents, is_on=hands_over)
         self._prompt_logprobs: dict[SequenceId, list[TokenLogprob | None]] = {}
         self._step = 0
 
@@ -162,14 +165,13 @@ class BatchScheduler:
         self._residents.forget_cached()
         return num_cached
 
-    def settle(self, news: HandoffNews) -> None:
+    def settle(self, news: HandoffNews) -> list[TokenEvent]:
         """Go on with what was loaded, and take back blocks that were lent."""
-        self._residents.settle(news)
+        return self._handing_over.settle(news)
 
     def take_departures(self) -> list[Departure]:
         """Sequences that the last `apply` handed over, with the blocks that are lent."""
-        departures, self._departures = self._departures, []
-        return departures
+        return self._handing_over.take_departures()
 
     def has_work(self) -> bool:
         """True if a step would do something. Does not modify."""
@@ -231,11 +233,10 @@ class BatchScheduler:
             for request in self._residents.running
             if (num_rows := rows.get(request.sequence_id)) is not None
         ]
-        copies = self._residents.take_copies()
-        swap_outs, swap_ins = self._swapping.take()
-        assert sequences or not (copies or swap_outs or swap_ins), "blocks move and nothing is run"
-        loads = self._residents.take_loads()
-        return StepPlan(self._step, sharers_together(sequences), copies, swap_outs, swap_ins, loads)
+        copies, swaps = self._residents.take_copies(), self._swapping.take()
+        assert sequences or not (copies or any(swaps)), "blocks move and nothing is run"
+        handoffs = self._residents.take_handoffs()
+        return StepPlan(self._step, sharers_together(sequences), copies, *swaps, *handoffs)
 
     def apply(self, plan: StepPlan, verdicts: Sequence[Verdict]) -> list[TokenEvent]:
         """Turn verdicts into request state and events.
@@ -262,10 +263,7 @@ class BatchScheduler:
             if sequence.samples:
                 assert verdict is not None, f"no verdict for {sequence.sequence_id}"
                 event = self._apply_verdict(request, sequence, verdict)
-                if self._hands_over and event.finish is None:
-                    self._departures.append(self._residents.depart(request))
-                    event = event._replace(finish=FinishReason.HANDOFF)
-                events.append(event)
+                events.append(self._handing_over.hand_over(request, event))
             else:
                 self._residents.computed(request, len(sequence.history))
         return events

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 
 from fdspec.core import Request, SequenceId, Status
-from fdspec.core.handoff import KVLoad, LoadEnd
+from fdspec.core.handoff import Departure, KVLoad, LoadEnd
 from fdspec.core.protocols import BlockPool
 
 
@@ -24,22 +24,50 @@ class Loading:
         self._filling: dict[SequenceId, KVLoad] = {}
         self._abandoned: dict[SequenceId, KVLoad] = {}
         self._lent: Counter[int] = Counter()
+        self._departing: list[Departure] = []
+        self._open: set[SequenceId] = set()
 
     def begin(self, request: Request, num_present: int) -> None:
         """Fill the blocks of a request, which holds enough for all its tokens.
 
         Args:
-            request: with an offer of all its tokens but the newest; LOADING from now on.
+            request: with an offer; LOADING from now on.
             num_present: its first blocks that hold the right tokens already.
         """
-        num_tokens = request.tokens.length - 1
-        num_blocks = -(-num_tokens // self._pool.block_size)
-        block_ids = request.block_ids[:num_blocks]
-        load = KVLoad(request.sequence_id, request.offer, block_ids, num_present, num_tokens)
+        load = KVLoad(
+            request.sequence_id,
+            request.offer,
+            request.block_ids,
+            num_present,
+            request.tokens.length,
+        )
         self._planned.append(load)
         self._filling[request.sequence_id] = load
         request.status = Status.LOADING
         request.offer = b""
+
+    def open(self, request: Request) -> None:
+        """Offer a request whose prompt is about to be computed; its blocks are lent beside it."""
+        self._pool.share(request.block_ids)
+        self.lend(request.block_ids)
+        self._open.add(request.sequence_id)
+        self._departing.append(
+            Departure(
+                request.sequence_id, request.block_ids, request.tokens.length, request.num_output
+            )
+        )
+
+    def close(self, request: Request) -> bool:
+        """A request ends; True if it was offered."""
+        was_open = request.sequence_id in self._open
+        self._open.discard(request.sequence_id)
+        return was_open
+
+    def take_departing(self) -> tuple[Departure, ...]:
+        """Requests that were opened since the last call."""
+        departing = tuple(self._departing)
+        self._departing.clear()
+        return departing
 
     def take_planned(self) -> tuple[KVLoad, ...]:
         """Loads that have begun since the last call."""
@@ -84,12 +112,17 @@ class Loading:
         self._lent.subtract(block_ids)
         self._pool.release(reversed(block_ids))
 
+    def num_lent(self, block_id: int) -> int:
+        """How often a block is lent. Does not modify."""
+        return self._lent[block_id]
+
     def lent(self) -> Counter[int]:
         """How often each block is lent. Does not modify."""
         return +self._lent
 
     def check(self, requests: list[Request]) -> None:
-        """Raise AssertionError if these are not the requests that are being filled."""
+        """Raise AssertionError if others than these are being filled, or offered."""
         loading = {r.sequence_id for r in requests if r.status is Status.LOADING}
         assert loading == self._filling.keys(), "a load is lost"
         assert not self._planned or loading >= {load.sequence_id for load in self._planned}
+        assert self._open <= {request.sequence_id for request in requests}

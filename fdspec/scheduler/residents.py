@@ -41,6 +41,7 @@ class Residents:
         *,
         swapping: Swapping,
         fair_share_by_user: bool = False,
+        opens_early: bool = False,
     ) -> None:
         self.running: list[Request] = []
         self.num_preempted = 0
@@ -56,6 +57,7 @@ class Residents:
         self._arrivals = itertools.count()
         self._copies: list[tuple[int, int]] = []
         self._loading = Loading(pool)
+        self._opens_early = opens_early
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -88,15 +90,22 @@ class Residents:
             self._queue.remove(request)
             self._swapping.forget(request)
 
-    def depart(self, request: Request) -> Departure:
-        """End a running request that goes on elsewhere; what it has computed is lent."""
+    def depart(self, request: Request) -> Departure | None:
+        """End a running request that goes on elsewhere; what it has computed is lent.
+
+        Returns:
+            None if it was offered before.
+        """
+        if self._loading.close(request):
+            self.leave(request)
+            return None
         num_tokens = request.num_computed
         self._remove(request)
         held = self._stop(request)
         num_blocks = self.blocks_for(num_tokens)
         self._pool.release(reversed(held[num_blocks:]))
         self._loading.lend(held[:num_blocks])
-        return Departure(request.sequence_id, held[:num_blocks], num_tokens)
+        return Departure(request.sequence_id, held[:num_blocks], num_tokens, request.num_output)
 
     def settle(self, news: HandoffNews) -> None:
         """Go on with what was loaded, compute what was not, and take back lent blocks."""
@@ -107,9 +116,9 @@ class Residents:
         for block_ids in news.returned:
             self._loading.take_back(block_ids)
 
-    def take_loads(self) -> tuple[KVLoad, ...]:
-        """What to load for requests admitted since the last call."""
-        return self._loading.take_planned()
+    def take_handoffs(self) -> tuple[tuple[KVLoad, ...], tuple[Departure, ...]]:
+        """For requests admitted since the last call: what to load, and who is offered early."""
+        return self._loading.take_planned(), self._loading.take_departing()
 
     def admit(self) -> Iterator[Request]:
         """Run waiting requests, one by one, for as long as they fit.
@@ -141,8 +150,10 @@ class Residents:
                 self.sharing.begin(request, match, num_found)
                 if request.offer:
                     self._loading.begin(request, len(match.block_ids))
-                else:
-                    yield request
+                    continue
+                if self._opens_early and request.params.prompt_logprobs is None:
+                    self._loading.open(request)
+                yield request
             else:
                 return
 
@@ -233,7 +244,8 @@ class Residents:
         assert len(set(request.block_ids)) == len(request.block_ids)
         # Rows are written from the first token on that is not computed.
         for block_id in request.block_ids[request.num_computed // self._block_size :]:
-            assert self._pool.num_holders(block_id) == 1, "a shared block would be written"
+            num_others = self._pool.num_holders(block_id) - self._loading.num_lent(block_id)
+            assert num_others <= 1, "a shared block would be written"
 
     def _waiting(self) -> list[Request]:
         return [*self._queue.requests(), *self.sharing.held()]
@@ -271,13 +283,15 @@ class Residents:
     def _loaded(self, request: Request, load: KVLoad, end: LoadEnd) -> None:
         request.status = Status.RUNNING
         if end.is_loaded:
-            self.computed(request, load.num_tokens)
+            # With the load came the next token, or it was known already.
+            self.computed(request, request.tokens.length - 1)
         elif not end.is_quiet:
             self._wait_again(request, self._stop(request, noisy=load))
 
     def _remove(self, request: Request) -> None:
         """Take a request out of service, but for its blocks or its place in the queue."""
         request.status = Status.FINISHED
+        self._loading.close(request)
         del self._requests[request.sequence_id]
         choices = self._choices[request.sequence_id[0]]
         choices.remove(request)

@@ -53,14 +53,15 @@ class Completion(msgspec.Struct, frozen=True):
 
     Attributes:
         first_token: the first output token; -1 if prefill left it to decode.
-        first_logprobs: its logprobs, encoded by whoever reads them; may be empty.
+        first_event: all that there is to tell of it, encoded by whoever reads it; empty if it has
+            been told already.
         drafter_state: what the proposer exported; empty if it has none. Saves time, never changes
             tokens.
         checksums: [layers, blocks] little-endian uint64 (checksums.py); empty if none were made.
     """
 
     first_token: int = -1
-    first_logprobs: bytes = b""
+    first_event: bytes = b""
     drafter_state: bytes = b""
     checksums: bytes = b""
 

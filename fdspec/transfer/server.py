@@ -149,16 +149,23 @@ class HandoffServer:
         with self._lock:
             return self._source.open(key, block_ids, num_tokens)
 
-    def computing(self, num_blocks: Mapping[OfferKey, int], counter: Callable[[], int]) -> None:
+    def computing(
+        self,
+        num_blocks: Mapping[OfferKey, int],
+        counter: Callable[[], int],
+        num_layers: int | None = None,
+    ) -> None:
         """A step begins; readers may take its layers one by one.
 
         Args:
             num_blocks: for each offer that the step computes rows of, how many blocks are complete
                 after it.
             counter: layers appended, see StepWatch.
+            num_layers: what it counts up to, if it does not count all layers of the cache; the
+                others are complete when the step has ended.
         """
         with self._lock:
-            watch = StepWatch(counter, len(self._layers))
+            watch = StepWatch(counter, num_layers or len(self._layers))
             self._running = _Running(dict(num_blocks), watch)
             self._wake()
 
@@ -186,7 +193,7 @@ class HandoffServer:
         if self._options.checksums:
             sums = block_checksums(self._layers, offer.block_ids)
             completion = Completion(
-                completion.first_token, completion.first_logprobs, completion.drafter_state, sums
+                completion.first_token, completion.first_event, completion.drafter_state, sums
             )
         with self._lock:
             self._advanced.pop(key, None)

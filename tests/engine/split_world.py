@@ -101,6 +101,7 @@ class Worker:
             runner=runner,
             handoff=self.handoff,
             hands_over=role == "prefill",
+            opens_early=world.is_early,
         )
         card = WorkerCard(f"{role}{next(_numbers)}", role)
         self.topic = BrokerEngineTopic(self.network.open, card, world.timing)
@@ -142,7 +143,8 @@ class Worker:
                 options, world.transports, lease_s=world.kv_lease_s, renew_s=world.kv_lease_s
             )
             return PrefillHandoff(
-                lambda free: HandoffServer(self._memory, world.layout, server_options, free)
+                lambda free: HandoffServer(self._memory, world.layout, server_options, free),
+                block_size=BLOCK_SIZE,
             )
         if role == "decode":
             sink_options = SinkOptions(options, world.transports, LIMITS)
@@ -168,12 +170,14 @@ class SplitWorld:
         transports: tuple[str, ...] = ("shm", "zmq-tcp"),
         lease_s: float = 30.0,
         kv_lease_s: float = 30.0,
+        is_early: bool = False,
     ) -> None:
         self.service = service
         self.folder = folder
         self.transports = transports
         self.timing = Timing(lease_s)
         self.kv_lease_s = kv_lease_s
+        self.is_early = is_early
         self.topic = f"split{next(_numbers)}"
         self.layout = layout()
         self.workers: list[Worker] = []

@@ -98,6 +98,25 @@ def test_answers_over_any_broker_and_transport(folder, expected, name, transport
     service.stop()
 
 
+@pytest.mark.parametrize("transport", ["shm", "zmq-tcp"])
+def test_requests_that_are_handed_over_before_they_are_computed(world, expected, transport):
+    """Their first token, or their end, comes with the last of their keys and values."""
+    split = world(transports=(transport,), is_early=True)
+    prefill = split.worker("prefill", NaiveProposer(), PREFILL)
+    decode = split.worker("decode", ngram(), DECODE)
+
+    async def main():
+        client = split.client()
+        for number in range(2):
+            compare(*await answers(client, SUBMITS, expected, f"{number}/"))
+        await until_idle(split.workers)
+
+    run(main())
+    mine, theirs = prefill.engine.monitor.stats(), decode.engine.monitor.stats()
+    assert mine.num_offered_total == theirs.num_loaded_total > len(expected)
+    assert (mine.num_handoffs_open, theirs.num_load_failures_total) == (0, 0)
+
+
 def test_what_decode_has_already_is_not_moved(world, expected):
     """The same prompts again: only blocks that are not full are lacking, and ends of outputs."""
     split = world(transports=("shm",))
@@ -181,9 +200,10 @@ def test_a_mixed_worker_beside_them(world, expected):
     assert stats.num_steps_total > 0 and stats.num_load_failures_total == 0
 
 
-def test_clients_that_leave(world):
+@pytest.mark.parametrize("is_early", [False, True], ids=["", "early"])
+def test_clients_that_leave(world, is_early):
     """In every phase; all blocks come back on both sides."""
-    split = world(lease_s=3.0, kv_lease_s=1.0)
+    split = world(lease_s=3.0, kv_lease_s=1.0, is_early=is_early)
     split.worker("prefill", NaiveProposer(), PREFILL)
     split.worker("decode", ngram(), DECODE)
     source = random.Random(5)
@@ -225,11 +245,12 @@ async def disturb(split, source, num_faults):
     return [workers[-1] for workers in alive.values()]
 
 
+@pytest.mark.parametrize("is_early", [False, True], ids=["", "early"])
 @pytest.mark.parametrize(
-    ("seed", "num_faults"), [(1, 4), pytest.param(2, 40, marks=pytest.mark.full)]
+    ("seed", "num_faults"), [(1, 2), pytest.param(2, 40, marks=pytest.mark.full)]
 )
-def test_workers_that_die_or_are_cut_off(world, expected, seed, num_faults):
-    split = world(lease_s=3.0, kv_lease_s=2.0)
+def test_workers_that_die_or_are_cut_off(world, expected, seed, num_faults, is_early):
+    split = world(lease_s=3.0, kv_lease_s=2.0, is_early=is_early)
 
     async def main():
         client = split.client()

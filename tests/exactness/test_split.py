@@ -61,7 +61,8 @@ class Relay:
         moves = event.finish is FinishReason.HANDOFF
         assert bool(event.offer) == moves
         told = event._replace(finish=None, offer=b"") if moves else event
-        self.results[event.request_id, event.choice].add(told)
+        if event.tokens:
+            self.results[event.request_id, event.choice].add(told)
         reached = self._reached[event.request_id]
         reached[event.choice] = (event.tokens, event.offer) if moves else (None, b"")
         submit = self._submits[event.request_id]
@@ -73,11 +74,18 @@ class Relay:
             )
 
 
-def check(world, transport, proposer, *, decode_setting=DECODE):
+def check(world, transport, proposer, *, decode_setting=DECODE, is_early=False):
     folder = Path(tempfile.mkdtemp(prefix="fd-", dir="/tmp"))
     runner = world.make_runner(PREFILL)
-    source = prefill_handoff(folder, runner.cache)
-    prefill = world.engine_on(runner, NaiveProposer(), PREFILL, handoff=source, hands_over=True)
+    source = prefill_handoff(folder, runner)
+    prefill = world.engine_on(
+        runner,
+        NaiveProposer(),
+        PREFILL,
+        handoff=source,
+        hands_over=True,
+        opens_early=is_early,
+    )
     runner = world.make_runner(decode_setting)
     sink = decode_handoff(transport, runner.cache)
     decode = world.engine_on(runner, proposer, decode_setting, handoff=sink)
@@ -96,16 +104,20 @@ def check(world, transport, proposer, *, decode_setting=DECODE):
 
 @pytest.mark.parametrize("name", ALL_WORLDS)
 def test_split(worlds, name):
-    """Each model by one transport; the full suite has both, with and without drafts."""
-    transport = ("shm", "zmq-tcp")[ALL_WORLDS.index(name) % 2]
-    stats = check(worlds(name), transport, NgramProposer(5, min_ngram_size=1))
+    """Each model in one way; the full suite has both transports, with and without drafts."""
+    number = ALL_WORLDS.index(name)
+    transport = ("shm", "zmq-tcp")[number % 2]
+    is_early = number in (1, 2)
+    stats = check(worlds(name), transport, NgramProposer(5, min_ngram_size=1), is_early=is_early)
     assert stats.num_accepted_tokens_total > 0
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("transport", ["shm", "zmq-tcp"])
+@pytest.mark.parametrize("is_early", [False, True], ids=["", "early"])
 @pytest.mark.parametrize("name", ALL_WORLDS)
-def test_every_transport(worlds, name, transport):
+def test_every_transport(worlds, name, transport, is_early):
     tight = Setting(max_num_seqs=4, max_num_batched_tokens=16, num_blocks=9)
-    check(worlds(name), transport, NaiveProposer())
-    check(worlds(name), transport, NgramProposer(2, min_ngram_size=1), decode_setting=tight)
+    check(worlds(name), transport, NaiveProposer(), is_early=is_early)
+    drafts = NgramProposer(2, min_ngram_size=1)
+    check(worlds(name), transport, drafts, decode_setting=tight, is_early=is_early)

@@ -13,7 +13,7 @@ from fdspec.engine.decode_handoff import DecodeHandoff
 from fdspec.engine.engine import Engine
 from fdspec.engine.kv_layout import kv_layout
 from fdspec.engine.no_handoff import NoHandoff
-from fdspec.engine.prefill_handoff import PrefillHandoff
+from fdspec.engine.prefill_handoff import LayerCounter, PrefillHandoff
 from fdspec.engine.stats import EngineMonitor
 from fdspec.kv.block_pool import BlockPool
 from fdspec.kv.cache import ExtraLayers, KVCache
@@ -111,6 +111,7 @@ class World:
         *,
         handoff: KVHandoff | None = None,
         hands_over: bool = False,
+        opens_early: bool = False,
     ) -> Engine:
         """An engine that runs a model runner of this world's."""
         pool = BlockPool(setting.num_blocks, BLOCK_SIZE, prefix_caching=setting.prefix_caching)
@@ -122,6 +123,7 @@ class World:
             max_model_len=MAX_MODEL_LEN,
             swapping=Swapping(setting.num_swap_slots, 0.0),
             hands_over=hands_over,
+            opens_early=opens_early,
         )
         verifier = SpeculativeVerifier(
             vocab_size=self.vocab_size,
@@ -141,11 +143,15 @@ class World:
         )
 
 
-def prefill_handoff(folder: Path, cache: KVCache) -> PrefillHandoff:
+def prefill_handoff(folder: Path, runner: ModelRunner) -> PrefillHandoff:
     """The end of an engine that hands over, by any transport; sockets are made in the folder."""
+    cache = runner.cache
+    layers = LayerCounter(lambda: runner.num_layers_appended, len(cache.layers))
     options = ServerOptions(TransportOptions(folder))
     return PrefillHandoff(
-        lambda free: HandoffServer(cache.memory(), _layout_of(cache), options, free)
+        lambda free: HandoffServer(cache.memory(), _layout_of(cache), options, free),
+        block_size=BLOCK_SIZE,
+        layers=layers,
     )
 
 

@@ -42,6 +42,7 @@ def make_fake_engine(
     runner: FakeRunner | None = None,
     handoff: KVHandoff | None = None,
     hands_over: bool = False,
+    opens_early: bool = False,
 ) -> Engine:
     """An engine whose model is a FakeRunner."""
     pool = BlockPool(setting.num_blocks, BLOCK_SIZE, prefix_caching=setting.prefix_caching)
@@ -55,6 +56,7 @@ def make_fake_engine(
         prefill=prefill or PrefillLimits(),
         swapping=Swapping(setting.num_swap_slots, 0.0),
         hands_over=hands_over,
+        opens_early=opens_early,
     )
     verifier = SpeculativeVerifier(
         vocab_size=VOCAB_SIZE,

@@ -34,6 +34,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     """A client, a proposer and a target that do whatever the contracts allow."""
 
     hands_over = False
+    opens_early = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,6 +72,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             swapping=Swapping(num_slots, 1.0),
             fair_share_by_user=fair_share,
             hands_over=self.hands_over,
+            opens_early=self.opens_early,
         )
         self.budget = budget
 

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
 
-from fdspec.core import SamplingParams, Submit
+from fdspec.core import FinishReason, SamplingParams, Submit, TokenEvent
 from fdspec.core.handoff import HandoffNews, LoadEnd
 from tests.scheduler.test_batch_states import BLOCK_SIZE, MAX_MODEL_LEN, SchedulerMachine
 
@@ -25,6 +25,7 @@ class DecodeMachine(SchedulerMachine):
     def __init__(self):
         super().__init__()
         self.tokens = {}
+        self.max_tokens = {}
         self.loads = {}
         self.noisy = []
 
@@ -57,12 +58,13 @@ class DecodeMachine(SchedulerMachine):
             self.live.add((name, choice))
             self.outputs[name, choice] = list(emitted)
             self.tokens[name, choice] = prompt + emitted
+            self.max_tokens[name, choice] = params["max_tokens"]
 
     def run(self, plan, verdicts):
         super().run(plan, verdicts)
         for load in plan.loads:
             assert len(load.block_ids) == -(-load.num_tokens // BLOCK_SIZE)
-            assert load.num_tokens == len(self.tokens[load.sequence_id]) - 1
+            assert load.num_tokens == len(self.tokens[load.sequence_id])
             self._check_present(load)
             self.loads[load.sequence_id] = load
         for load in self.loads.values():
@@ -79,21 +81,38 @@ class DecodeMachine(SchedulerMachine):
             if outcome > 2:
                 continue
             del self.loads[sequence_id]
-            ends.append(LoadEnd(sequence_id, outcome == 1, is_quiet=outcome != 0))
             COUNTS["abandoned"] += sequence_id not in self.live
+            event = None
             if outcome == 1:
-                tokens = self.tokens[sequence_id][: load.num_tokens]
+                tokens = self.tokens[sequence_id]
+                if choose() < 3:
+                    event = self._next_event(sequence_id, choose)
+                else:
+                    tokens = tokens[:-1]
                 self._write(load.block_ids, tokens, load.num_present * BLOCK_SIZE)
-            elif outcome == 0:
+            ends.append(LoadEnd(sequence_id, outcome == 1, outcome != 0, event))
+            if outcome == 0:
                 self.noisy.append(load.block_ids[load.num_present :])
         for blocks in list(self.noisy):
             if choose() < 2:
                 self.noisy.remove(blocks)
                 returned.append(blocks)
-        self.scheduler.settle(HandoffNews(tuple(ends), tuple(returned)))
+        for event in self.scheduler.settle(HandoffNews(tuple(ends), tuple(returned))):
+            key = event.request_id, event.choice
+            assert key in self.live and event.index == len(self.outputs[key])
+            self.outputs[key] += event.tokens
+            COUNTS["next tokens"] += 1
+            if event.finish is not None:
+                self.live.remove(key)
 
     def is_blocked(self):
         return bool(self.loads or self.noisy)
+
+    def _next_event(self, sequence_id, choose):
+        """As the other engine saw it: under another id."""
+        is_last = len(self.outputs.get(sequence_id, ())) + 1 == self.max_tokens[sequence_id]
+        finish = FinishReason.STOP if is_last or choose() == 0 else None
+        return TokenEvent("elsewhere", 7, 99, (1,), finish=finish)
 
     def _check_present(self, load):
         tokens = self.tokens[load.sequence_id]
@@ -121,25 +140,45 @@ class PrefillMachine(SchedulerMachine):
     def __init__(self):
         super().__init__()
         self.lent = []
+        self.open = {}
+
+    def run(self, plan, verdicts):
+        for departure in plan.departing:
+            assert departure.num_output == 0
+            self.open[departure.sequence_id] = departure
+        super().run(plan, verdicts)
 
     def depart(self):
         for departure in self.scheduler.take_departures():
-            assert departure.sequence_id not in self.live
+            assert departure.sequence_id not in self.live | self.open.keys()
             self.lent.append((departure, self._contents(departure)))
             COUNTS["departures"] += 1
+        for sequence_id, departure in list(self.open.items()):
+            if sequence_id not in self.live:
+                del self.open[sequence_id]
+                # One that was aborted may not have been computed.
+                has_token = bool(self.outputs[sequence_id])
+                self.lent.append((departure, self._contents(departure) if has_token else None))
+                COUNTS["early"] += has_token
 
     def settle(self, choose):
         returned = []
         for entry in list(self.lent):
             departure, contents = entry
-            assert self._contents(departure) == contents, "somebody wrote to lent blocks"
+            if contents is not None:
+                assert self._contents(departure) == contents, "somebody wrote to lent blocks"
             if choose() < 2:
                 self.lent.remove(entry)
                 returned.append(departure.block_ids)
-        self.scheduler.settle(HandoffNews(returned=tuple(returned)))
+        for sequence_id, departure in list(self.open.items()):
+            if choose() == 0:
+                # Whoever read it does not want it any more.
+                del self.open[sequence_id]
+                returned.append(departure.block_ids)
+        assert self.scheduler.settle(HandoffNews(returned=tuple(returned))) == []
 
     def is_blocked(self):
-        return bool(self.lent)
+        return bool(self.lent or self.open)
 
     def _contents(self, departure):
         """What its tokens' slots hold: each the tokens up to its own."""
@@ -149,6 +188,12 @@ class PrefillMachine(SchedulerMachine):
         ]
         assert slots == [slots[-1][: position + 1] for position in range(departure.num_tokens)]
         return slots
+
+
+class EarlyMachine(PrefillMachine):
+    """They are offered before they are computed."""
+
+    opens_early = True
 
 
 def explore(machine, num_examples, *, derandomize=True):
@@ -166,17 +211,26 @@ def explore(machine, num_examples, *, derandomize=True):
 def test_loads():
     COUNTS.clear()
     explore(DecodeMachine, 25)
-    assert min(COUNTS[kind] for kind in ("0", "1", "2", "3", "abandoned", "present")) > 0, COUNTS
+    assert (
+        min(COUNTS[kind] for kind in ("0", "1", "2", "3", "abandoned", "present", "next tokens"))
+        > 0
+    ), COUNTS
 
 
 def test_departures():
     COUNTS.clear()
     explore(PrefillMachine, 15)
-    assert COUNTS["departures"] > 50
+    assert COUNTS["departures"] > 50 and not COUNTS["early"]
+
+
+def test_early_departures():
+    COUNTS.clear()
+    explore(EarlyMachine, 15)
+    assert COUNTS["early"] > 10
 
 
 @pytest.mark.full
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("machine", [DecodeMachine, PrefillMachine])
+@pytest.mark.parametrize("machine", [DecodeMachine, PrefillMachine, EarlyMachine])
 def test_many_states(machine):
     explore(machine, 1000, derandomize=False)

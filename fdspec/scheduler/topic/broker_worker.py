@@ -311,7 +311,9 @@ def _emission(event: TokenEvent, ref: LeaseRef) -> Emission:
     is_last = event.finish not in (None, FinishReason.HANDOFF)
     offer = event.offer
     told = event._replace(request_id=ref.request_id, offer=b"")
-    payload = encode((told if is_last else told._replace(finish=None),))
+    payload = b""
+    if is_last or event.tokens:
+        payload = encode((told if is_last else told._replace(finish=None),))
     if len(payload) > MAX_PAYLOAD_BYTES:
         error = (
             f"{len(payload)} bytes of logprobs are more than the scheduler topic carries "
