@@ -28,6 +28,7 @@ from fdspec.transfer import (
     HandoffServer,
     HandoffSink,
     KVLayout,
+    PullLimits,
     ServerOptions,
     SinkOptions,
     TransportOptions,
@@ -157,7 +158,9 @@ def prefill_handoff(folder: Path, runner: ModelRunner) -> PrefillHandoff:
 
 def decode_handoff(transport: str, cache: KVCache) -> DecodeHandoff:
     """The end of an engine that takes over, by one transport."""
-    options = SinkOptions(TransportOptions(Path("/nowhere")), (transport,))
+    # Nobody dies here, so that only a busy machine makes a pull slow.
+    limits = PullLimits(deadline_s=300.0, connect_s=60.0, silence_s=120.0, read_s=120.0)
+    options = SinkOptions(TransportOptions(Path("/nowhere")), (transport,), limits)
     return DecodeHandoff(HandoffSink(cache.memory(), _layout_of(cache), options))
 
 
