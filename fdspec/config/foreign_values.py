@@ -19,7 +19,7 @@ METHOD_ALIASES = {
     **dict.fromkeys(("deepseek_mtp", "ernie_mtp", "mimo_mtp", "glm4_moe_mtp"), "mtp"),
     "qwen3_next_mtp": "mtp",
 }
-UNAVAILABLE_METHODS = (*("eagle", "eagle3", "medusa", "mlp_speculator"),)
+UNAVAILABLE_METHODS = ("medusa", "mlp_speculator")
 VALUE_ALIASES = {
     "kv_cache_dtype": {
         **{"auto": "bfloat16", "bf16": "bfloat16", "fp32": "float32"},

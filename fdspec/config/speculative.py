@@ -28,10 +28,12 @@ DEFAULT_TOKENS = {
     "prediction": 16,
     "draft_model": 4,
     "mtp": 3,
+    "eagle": 4,
+    "eagle3": 4,
 }
 """num_speculative_tokens of the methods that draft by themselves."""
 
-MODEL_METHODS = ("draft_model", "mtp")
+MODEL_METHODS = ("draft_model", "mtp", "eagle", "eagle3")
 """Methods that run a model to draft, with a KV cache of its own."""
 
 METHODS = (*DEFAULT_TOKENS, "lookahead", "hybrid", "naive")
@@ -64,7 +66,8 @@ class SpeculativeConfig:
         "drafts a tree of what followed them in any prompt or answer; prediction drafts from the "
         "`prediction` of a request (which the other methods do as well); lookahead n-grams that "
         "the model itself let fall in a window of guesses beside the draft; draft_model runs a "
-        "smaller model with the same tokenizer; mtp runs a head over the model's hidden states; "
+        "smaller model with the same tokenizer; mtp, eagle and eagle3 run a head over the model's "
+        "hidden states; "
         "hybrid joins several `proposers`; naive drafts "
         "nothing and runs the same path (a baseline). Or the name of an installed plug-in.",
     )
@@ -73,19 +76,19 @@ class SpeculativeConfig:
         minimum=0,
         maximum=MAX_SPECULATIVE_TOKENS,
         help="Most draft tokens for one sequence in one step; of a tree, all its tokens. Default: "
-        "5 for ngram, 4 for draft_model, 3 for mtp (8 with "
+        "5 for ngram, 4 for draft_model, eagle and eagle3, 3 for mtp (8 with "
         "n-grams), 16 for suffix, memory and prediction, (level - 1) * "
         "(window + guess_set_size) for lookahead, the most of its members for hybrid.",
     )
     model: str | None = option(
         None,
-        help="draft_model, mtp: folder, file or hub id of the model or head that drafts. mtp "
-        "without it takes the layer in the served model's own checkpoint.",
+        help="draft_model, mtp, eagle, eagle3: folder, file or hub id of the model or head that "
+        "drafts. mtp without it takes the layer in the served model's own checkpoint.",
     )
     quantization: str | None = option(
         None,
-        help="draft_model, mtp: weight format of the model or head that drafts, as for "
-        "`quantization` of the served model. Default: as its checkpoint has it.",
+        help="draft_model, mtp, eagle, eagle3: weight format of the model or head that drafts, "
+        "as for `quantization` of the served model. Default: as its checkpoint has it.",
     )
     mtp_strategy: MTPStrategy = option(
         "default",
@@ -240,16 +243,16 @@ class SpeculativeConfig:
         return DEFAULT_TOKENS.get(self.method, _PLUGIN_TOKENS)
 
     def _check_model(self) -> None:
-        if self.method == "draft_model" and not self.model:
+        if self.method in MODEL_METHODS and self.method != "mtp" and not self.model:
             raise Contradiction(
                 ("method", "model"),
-                "method: draft_model needs model, the folder, file or hub id of the model that "
-                "drafts",
+                f"method: {self.method} needs model, the folder, file or hub id of the model or "
+                "head that drafts",
             )
         if self.model is not None and self.method not in MODEL_METHODS:
             raise Contradiction(
                 ("model", "method"),
-                f"model is for method {' and '.join(MODEL_METHODS)}; {self.method} runs no model",
+                f"model is for methods {', '.join(MODEL_METHODS)}; {self.method} runs no model",
             )
 
     def _check_mtp(self) -> None:

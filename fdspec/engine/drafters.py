@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fdspec.config import EngineConfig, SpeculativeConfig
+from fdspec.config.speculative import MODEL_METHODS
 from fdspec.core import ConfigError
 from fdspec.models import ModelOptions, WeightCache, load_model, read_model_config
+from fdspec.models.eagle_loading import load_eagle, load_eagle3
 from fdspec.models.mtp_loading import load_mtp_folder, load_own_mtp
 from fdspec.tokenizer import TokenTable, load_token_table
 
@@ -22,6 +24,14 @@ if TYPE_CHECKING:
     from fdspec.core.drafting import DraftModel
     from fdspec.kv.cache import ExtraLayers, KVCache
     from fdspec.models.decoder import LlamaFamilyModel
+    from fdspec.models.draft_head import DraftHead
+
+
+_LOADERS: dict[str, Callable[[Path, LlamaFamilyModel, str | None], DraftHead]] = {
+    "mtp": load_mtp_folder,
+    "eagle": load_eagle,
+    "eagle3": load_eagle3,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +73,8 @@ def load_drafters(
     for member in config.speculative.members if config.speculative is not None else ():
         if member.method == "draft_model":
             drafters.append(_draft_model(config, member, target, tokens, weights))
-        elif member.method == "mtp":
-            drafters.append(_mtp_head(config, member, target))
+        elif member.method in MODEL_METHODS:
+            drafters.append(_head(config, member, target))
     return tuple(drafters)
 
 
@@ -116,15 +126,17 @@ def _draft_model(
     return Drafter(speculative.method, model.weight_bytes, (layers,), partial(DraftRunner, model))
 
 
-def _mtp_head(
+def _head(
     config: EngineConfig, speculative: SpeculativeConfig, target: LlamaFamilyModel
 ) -> Drafter:
     from fdspec.worker.head_runner import HeadRunner, draft_head_layers  # imports paddle
 
-    if speculative.model is not None:
-        head = load_mtp_folder(Path(speculative.model), target, speculative.quantization)
-    else:
+    head: DraftHead
+    if speculative.model is None:
         head = load_own_mtp(Path(config.model.model), target, speculative.quantization)
+    else:
+        load = _LOADERS[speculative.method]
+        head = load(Path(speculative.model), target, speculative.quantization)
     groups = draft_head_layers(
         head,
         dtype=config.cache.kv_cache_dtype,

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from paddle import nn
 
 from fdspec.layers.buffers import split_columns
+from fdspec.layers.joined_linear import JoinedLinear
 from fdspec.layers.linear import Linear
 from fdspec.layers.norm import RMSNorm
 from fdspec.layers.rotary import Rotary
@@ -45,7 +46,7 @@ class Attention(nn.Layer):
     """Projections, optional norm of each head, rotation, cache, attention, output projection.
 
     Args:
-        qkv: hidden -> query, key, value beside each other.
+        qkv: hidden -> query, key, value beside each other; a joined one takes two inputs as x.
         output: heads * head_dim -> hidden.
         rotary: shared by all layers.
         num_heads, num_kv_heads, head_dim: shape of the heads.
@@ -54,7 +55,7 @@ class Attention(nn.Layer):
 
     def __init__(
         self,
-        qkv: Linear,
+        qkv: Linear | JoinedLinear,
         output: Linear,
         rotary: Rotary,
         *,
@@ -131,7 +132,7 @@ class Attention(nn.Layer):
         )
         return output(attended, residual)
 
-    def lower(self, program: StepProgram, x: Value, residual: Value, cache: Sequence[Any]) -> Value:
+    def lower(self, program: StepProgram, x: Any, residual: Value, cache: Sequence[Any]) -> Value:
         """Add this layer to a step program, with the cache that it will read and write."""
         cos, sin = self.rotary.tables
         query_norm, key_norm = self.query_norm, self.key_norm

@@ -56,6 +56,25 @@ def build_layer(
     return _Builder(config, family, checkpoint, weights).layer(0, rotary)
 
 
+def build_attention(
+    config: ModelConfig,
+    family: Family,
+    checkpoint: Checkpoint,
+    *,
+    weights: WeightSource,
+    rotary: Rotary,
+) -> Attention:
+    """The attention of layer 0 by itself; raises as `load_model` does."""
+    return _Builder(config, family, checkpoint, weights).attention(0, rotary)
+
+
+def build_feed_forward(
+    config: ModelConfig, family: Family, checkpoint: Checkpoint, *, weights: WeightSource
+) -> FeedForward:
+    """The MLP of layer 0 by itself; raises as `load_model` does."""
+    return _Builder(config, family, checkpoint, weights).feed_forward(0)
+
+
 class _Builder:
     def __init__(
         self,
@@ -118,12 +137,12 @@ class _Builder:
         names = self._names
         return DecoderLayer(
             self._norm(names.input_norm.format(layer=index)),
-            self._attention(index, rotary),
+            self.attention(index, rotary),
             self._norm(names.post_attention_norm.format(layer=index)),
-            self._feed_forward(index),
+            self.feed_forward(index),
         )
 
-    def _attention(self, index: int, rotary: Rotary) -> Attention:
+    def attention(self, index: int, rotary: Rotary) -> Attention:
         config, names = self._config, self._names
         sizes = (
             config.num_heads * config.head_dim,
@@ -160,7 +179,7 @@ class _Builder:
             key_norm=self._head_norm(names.key_norm.format(layer=index)),
         )
 
-    def _feed_forward(self, index: int) -> FeedForward:
+    def feed_forward(self, index: int) -> FeedForward:
         config, names = self._config, self._names
         if config.experts is not None and index in config.experts.layers:
             return self._mixture(index, config.experts)

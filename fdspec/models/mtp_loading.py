@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,26 +14,17 @@ from fdspec.core.errors import CheckpointError, ConfigError
 from fdspec.models.config import ModelConfig
 from fdspec.models.family import Family
 from fdspec.models.files import find_checkpoint
+from fdspec.models.head_config import head_config, head_facts, head_rotary
 from fdspec.models.mtp_names import ERNIE, MTPNames, find_layout
 from fdspec.models.registry import family_of_architecture
-from fdspec.utils.json_file import read_json_object
 
 if TYPE_CHECKING:
-    from fdspec.layers.rotary import Rotary
     from fdspec.models.checkpoint import Checkpoint
     from fdspec.models.decoder import LlamaFamilyModel
     from fdspec.models.mtp import MTPHead
 
 MODEL_TYPE = "fdspec_mtp"
 _TOKEN_IDS = "draft_token_ids"
-_SIZES = {
-    "num_attention_heads": "num_heads",
-    "num_key_value_heads": "num_kv_heads",
-    "head_dim": "head_dim",
-    "intermediate_size": "intermediate_size",
-    "rms_norm_eps": "rms_norm_eps",
-    "rope_theta": "rope_theta",
-}
 
 
 def load_mtp_folder(folder: Path, target: LlamaFamilyModel, quantization: str | None) -> MTPHead:
@@ -50,25 +41,16 @@ def load_mtp_folder(folder: Path, target: LlamaFamilyModel, quantization: str | 
     """
     from fdspec.models.checkpoint import SafetensorsCheckpoint
 
-    file = folder / "config.json"
-    if not file.exists():
+    kind = head_facts(folder).get("model_type")
+    if kind != MODEL_TYPE:
         raise ConfigError(
-            f"speculative_config.model: {folder}: no draft head: config.json is missing"
+            f"speculative_config.model: {folder}: model_type is {kind!r}, a head for method mtp "
+            f"has {MODEL_TYPE!r}; a whole model drafts by method: draft_model"
         )
-    facts = read_json_object(file)
-    if facts.get("model_type") != MODEL_TYPE:
-        raise ConfigError(
-            f"speculative_config.model: {file}: model_type is {facts.get('model_type')!r}, a head "
-            f"for method mtp has {MODEL_TYPE!r}; a whole model drafts by method: draft_model"
-        )
-    if facts.get("hidden_size") != target.config.hidden_size:
-        raise ConfigError(
-            f"speculative_config.model: {file}: the head is for a model of hidden_size "
-            f"{facts.get('hidden_size')}, the served one has {target.config.hidden_size}"
-        )
+    config = head_config(folder, target.config)
     checkpoint = SafetensorsCheckpoint(find_checkpoint(folder).safetensors)
     return _build(
-        _Source(checkpoint, ERNIE, _head_config(file, facts, target.config), is_whole=True),
+        _Source(checkpoint, ERNIE, config, is_whole=True),
         target,
         quantization,
         _draft_token_ids(folder, checkpoint, target.config.vocab_size),
@@ -157,7 +139,7 @@ def _build(
         hidden_norm=norm(names.hidden_norm),
         projections=(projection(halves[0]), projection(halves[1])),
         block=build_layer(
-            config, family, checkpoint, weights=weights, rotary=_rotary(config, target)
+            config, family, checkpoint, weights=weights, rotary=head_rotary(config, target)
         ),
         final_norm=norm(names.final_norm) if names.final_norm else None,
         output=None if draft_token_ids is None else output_rows(target.output, draft_token_ids),
@@ -167,36 +149,6 @@ def _build(
     if source.is_whole:
         weights.finish([_TOKEN_IDS])
     return head
-
-
-def _rotary(config: ModelConfig, target: LlamaFamilyModel) -> Rotary:
-    from fdspec.layers.rotary import Rotary
-    from fdspec.models.rope import rope_frequencies
-
-    theirs = target.config
-    if (config.head_dim, config.rope_theta) == (theirs.head_dim, theirs.rope_theta):
-        rotary: Rotary = target.layers[0].attention.rotary
-        return rotary
-    frequencies, scale = rope_frequencies(config, target.max_model_len)
-    return Rotary(frequencies, scale, target.max_model_len)
-
-
-def _head_config(file: Path, facts: dict[str, Any], target: ModelConfig) -> ModelConfig:
-    """The target's configuration with the sizes that the head states."""
-    for key in _SIZES:
-        value = facts.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise CheckpointError(f"{file}: {key!r} must be a number: {value!r}")
-    return replace(
-        target,
-        source=str(file),
-        **{name: facts[key] for key, name in _SIZES.items()},
-        qkv_bias=False,
-        output_bias=False,
-        mlp_bias=False,
-        qk_norm=False,
-        experts=None,
-    )
 
 
 def _draft_token_ids(

@@ -23,6 +23,8 @@ from fdspec.core.protocols import Proposer
 from fdspec.engine.engine import Engine
 from fdspec.models import ModelOptions, load_model
 from fdspec.models.decoder import LlamaFamilyModel
+from fdspec.models.draft_head import DraftHead
+from fdspec.models.eagle_loading import load_eagle3
 from fdspec.models.mtp import MTPHead
 from fdspec.models.mtp_loading import load_mtp_folder
 from fdspec.spec_decode.adaptive import AdaptiveProposer
@@ -36,6 +38,7 @@ from tests.exactness.mtp_reference import check_against_definition, write_head
 from tests.exactness.worlds import MAX_MODEL_LEN, World, tiny_world
 from tests.fakes.exactness import Setting, compare, run, sampling_cases
 from tests.models.oracle import make_tiny
+from tests.models.test_eagle import write_head as write_eagle
 
 GREEDY = SamplingParams(max_tokens=40, temperature=0.0, seed=0, ignore_eos=True)
 
@@ -103,14 +106,22 @@ def head(world, tmp_path_factory):
     return load_mtp_folder(folder, world.model, "none")
 
 
-@pytest.fixture(params=["draft_model", "mtp"])
+@pytest.fixture(scope="module")
+def eagle3(world, tmp_path_factory):
+    """Another random head, which reads three states of the target."""
+    folder = tmp_path_factory.mktemp("eagle3")
+    write_eagle(folder, "eagle3")
+    return load_eagle3(folder, world.model, "wint8")
+
+
+@pytest.fixture(params=["drafter", "head", "eagle3"])
 def any_drafter(request):
-    return request.getfixturevalue("drafter" if request.param == "draft_model" else "head")
+    return request.getfixturevalue(request.param)
 
 
 def drafting_engine(
     world: World,
-    drafter: LlamaFamilyModel | MTPHead,
+    drafter: LlamaFamilyModel | DraftHead,
     setting: Setting,
     wrap: Callable[[ModelProposer], Proposer],
     *,
@@ -119,14 +130,14 @@ def drafting_engine(
     """An engine whose drafts come from a model or a head, with some proposer around it."""
     dtype, num_scratch = world.kv_cache_dtype, setting.max_num_seqs
     model: DraftModel
-    if isinstance(drafter, MTPHead):
-        groups = draft_head_layers(drafter, dtype=dtype, num_scratch_blocks=num_scratch)
-        runner = world.make_runner(setting, groups)
-        model = HeadRunner(drafter, runner.cache, 0)
-    else:
+    if isinstance(drafter, LlamaFamilyModel):
         layers = draft_model_layers(drafter, dtype=dtype, num_scratch_blocks=num_scratch)
         runner = world.make_runner(setting, [layers])
         model = DraftRunner(drafter, runner.cache, 0)
+    else:
+        groups = draft_head_layers(drafter, dtype=dtype, num_scratch_blocks=num_scratch)
+        runner = world.make_runner(setting, groups)
+        model = HeadRunner(drafter, runner.cache, 0)
     proposer = wrap(ModelProposer(model, length, source="model"))
     return world.engine_on(runner, proposer, setting)
 
