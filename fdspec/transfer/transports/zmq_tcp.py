@@ -34,7 +34,9 @@ from fdspec.transfer.zmq_sockets import Dialer, Listener
 
 _ANSWER_BYTES = 2 << 20
 _NUM_OPEN = 3
-_MAX_QUEUED = 2 * _NUM_OPEN
+# Far more than are open: ZMQ counts a message as waiting until it hears, late, that it was taken,
+# and drops what is over the limit.
+_MAX_QUEUED = 1024
 _MAX_QUESTION_BYTES = 1 << 20
 _CONNECT_S = 2.0
 _POLL_MS = 200
