@@ -38,8 +38,8 @@ struct StepInputs {
   AttentionRows rows;
   const int64_t* selected_rows;  // [num_selected]
   int64_t num_selected;
-  const float* hidden;  // [rows, width of hidden()]; null if the program has none
-  float* hidden_out;    // [num_selected, width of select()] the selected rows themselves, or null
+  const float* hidden;   // [rows, width of hidden()]; null if the program has none
+  float* hidden_out;     // [num_selected, width of select()] the selected rows themselves, or null
   float* out;            // [num_selected, width of the program's last value]; or null, then
   int32_t* best_tokens;  // [num_selected] column of the largest of each row (argmax.h)
   float* block_maxima;   // [num_selected, blocks] of the rows of `out` (block_maxima.h), or null
