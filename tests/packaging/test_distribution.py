@@ -52,6 +52,7 @@ def test_source_archive_holds_everything_that_a_build_needs(tmp_path, source_cop
     assert own_files("*.py") | own_files("*.cc") | own_files("*.h") | own_files("*.lua") <= names
     assert {"setup.py", "pyproject.toml", "LICENSE", "README.md", "fdspec/py.typed"} <= names
     assert {"configs/yaml/quickstart.yaml", "requirements/demo.txt"} <= names
+    assert "configs/heads/smollm2-135m-mtp/model.safetensors" in names
     assert not [name for name in names if name.endswith((".so", ".pyc", ".gguf"))]
 
 
