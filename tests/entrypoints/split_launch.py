@@ -137,6 +137,7 @@ class SplitLaunch(Launch):
         self.wait_idle()
         self._num_processes = len(alive(descendants(self.process_id)))
         self._shared_memory = os.listdir("/dev/shm")
+        self._num_files = self._open_files()
 
     def cluster(self) -> dict[str, Any]:
         return dict(self._http.get("/v1/cluster").json())
@@ -211,10 +212,14 @@ class SplitLaunch(Launch):
 
         wait_until(is_idle)
 
+    def _open_files(self) -> int:
+        return len(os.listdir(f"/proc/{self.process_id}/fd"))
+
     def check_nothing_left(self) -> None:
         """As after the start."""
         self.wait_idle()
         wait_until(lambda: len(alive(descendants(self.process_id))) == self._num_processes)
+        wait_until(lambda: self._open_files() == self._num_files)
         assert os.listdir("/dev/shm") == self._shared_memory
         assert "Traceback" not in self.log, self.log
 

@@ -27,6 +27,7 @@ logger = get_logger(__name__)
 
 # A server ends what it has started, too.
 _END_S = 20.0
+_BETWEEN_SIGNALS_S = 0.2
 
 
 class GaveUp(Exception):
@@ -113,22 +114,30 @@ class KeptServer:
             if self._ending.is_set():
                 return
 
-    def hurry(self) -> None:
-        """Ask the server, which drains, to end at once."""
-        if self._child is not None:
-            self._child.ask_to_end()
+    async def end(self, hurry: asyncio.Event) -> bool:
+        """Let the server drain and end; False if it had to be killed.
 
-    async def end(self) -> bool:
-        """Let the server drain and end; False if it had to be killed."""
+        Args:
+            hurry: set when it is to end without draining, now or later.
+        """
         self._ending.set()
         if self._child is None:
             return True
         # The server drains, and then its engine does.
         limit_s = 2 * self._config.server.timeout_graceful_shutdown + _END_S
+        hurrying = asyncio.create_task(self._hurry(self._child, hurry))
         is_willing = await self._child.stop(limit_s)
+        hurrying.cancel()
         if not is_willing:
             logger.error("%s did not end within %g s and was killed", self.plan.name, limit_s)
         return is_willing
+
+    async def _hurry(self, child: Child, hurry: asyncio.Event) -> None:
+        """Ask a second time, which the server understands."""
+        await hurry.wait()
+        # Two signals at the same moment would arrive as one.
+        await asyncio.sleep(_BETWEEN_SIGNALS_S)
+        child.ask_to_end()
 
     async def _run_once(self) -> tuple[int, bool, list[str]]:
         """Start the server and wait for its end: status, whether it was ready, its last lines."""

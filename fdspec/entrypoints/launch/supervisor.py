@@ -92,19 +92,12 @@ class _Launch:
     async def _end(self, hurry: asyncio.Event) -> bool:
         """End frontends, then the others; False if one had to be killed."""
         logger.info("stopping; a second signal hurries")
-        hurrying = asyncio.create_task(self._pass_hurry(hurry))
         frontends = [s for s in self._servers if s.plan.role == "frontend"]
         workers = [s for s in self._servers if s.plan.role != "frontend"]
         outcomes: list[bool] = []
         for group in (frontends, workers):
-            outcomes += await asyncio.gather(*(server.end() for server in group))
-        hurrying.cancel()
+            outcomes += await asyncio.gather(*(server.end(hurry) for server in group))
         return all(outcomes)
-
-    async def _pass_hurry(self, hurry: asyncio.Event) -> None:
-        await hurry.wait()
-        for server in self._servers:
-            server.hurry()
 
 
 def _log_failure(error: BaseException | None) -> None:
