@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fdspec.config import HandoffConfig
 from fdspec.config.command_line import read_command_line
 from fdspec.config.launch import ServerKeys, SupervisionConfig, load_launch
 from fdspec.config.options import options_of
@@ -183,3 +184,9 @@ def test_the_page_names_every_key():
     for section, part in (("servers.NAME", ServerKeys), ("supervision", SupervisionConfig)):
         for found in options_of(part):
             assert f"| `{section}.{found.path[0]}` |" in page
+
+
+def test_the_page_names_the_keys_of_the_handoff():
+    page = (Path(__file__).parents[2] / "docs/disaggregation.md").read_text(encoding="utf-8")
+    for found in options_of(HandoffConfig):
+        assert f"`{found.path[0]}`" in page
