@@ -22,6 +22,8 @@ from typing import IO
 
 import httpx
 
+from fdspec.utils.child_process import die_with_parent
+
 STOP_TIMEOUT_S = 15.0
 LOG_LINES = 30
 
@@ -45,6 +47,8 @@ def choose_port(preferred: int | None = None) -> int:
 
 class ServerProcess:
     """A server in a process group of its own; the group ends with the `with` block.
+
+    Start it in the main thread, because the kernel ties its life to that thread.
 
     Args:
         command: program and arguments.
@@ -75,6 +79,8 @@ class ServerProcess:
             stderr=subprocess.STDOUT if self._log is not None else None,
             env={**os.environ, **(environment or {})},
             start_new_session=True,
+            # Also if this process is killed; the server's own children end with it.
+            preexec_fn=die_with_parent(),
         )
 
     @property
