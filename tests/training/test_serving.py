@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors.torch import load_file
@@ -33,7 +34,7 @@ def test_served_drafts_are_those_of_the_evaluation(tiny_path, target, held_out, 
         "num_speculative_tokens": NUM_DRAFTS,
         "adaptive_draft_length": False,
     }
-    options = {"quantization": "none", "num_gpu_blocks_override": 32}
+    options: dict[str, Any] = {"quantization": "none", "num_gpu_blocks_override": 32}
     with LLM(tiny_path, speculative_config=speculation, **options) as llm:
         for recording in held_out:
             prompt, answer = np.split(recording.tokens, [recording.answer_start])
