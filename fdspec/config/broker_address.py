@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
@@ -12,11 +13,15 @@ from urllib.parse import SplitResult, urlsplit
 from fdspec.core import ConfigError
 
 EMBEDDED = "embedded"
-SCHEMES = ("redis", "rediss", "unix", "zmq+tcp", "zmq+ipc")
-_SHAPES = (
-    "redis://HOST:PORT/DB, rediss://HOST:PORT/DB, unix:///PATH, zmq+tcp://HOST:PORT, "
-    "zmq+ipc:///PATH or embedded"
-)
+_SHAPES = {
+    "redis": "redis://HOST:PORT/DB",
+    "rediss": "rediss://HOST:PORT/DB",
+    "unix": "unix:///PATH",
+    "zmq+tcp": "zmq+tcp://HOST:PORT",
+    "zmq+ipc": "zmq+ipc:///PATH",
+    EMBEDDED: EMBEDDED,
+}
+SCHEMES = tuple(_SHAPES)
 _USER = re.compile(r"^[^/@~]*@")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,64}")
 # The kernel's limit for a socket's path, less what ZMQ adds.
@@ -39,7 +44,7 @@ class BrokerAddress:
 
     @property
     def scheme(self) -> str:
-        """One of SCHEMES, or `embedded`."""
+        """One of SCHEMES."""
         return self.url.partition("://")[0]
 
     @property
@@ -56,7 +61,12 @@ class BrokerAddress:
 
 
 def parse_address(
-    url: str, *, password: str | None = None, curve_keys: str | None = None
+    url: str,
+    *,
+    password: str | None = None,
+    curve_keys: str | None = None,
+    key: str = "scheduler_url",
+    schemes: Sequence[str] = SCHEMES,
 ) -> BrokerAddress:
     """The address in a text.
 
@@ -64,24 +74,29 @@ def parse_address(
         url: as in `scheduler_url`; `~` at the start of a socket's path is the home folder.
         password: of a Redis server.
         curve_keys: folder with the keys for a ZMQ broker.
+        key: what the text was given as, for messages.
+        schemes: those that are possible there, of SCHEMES.
 
     Raises:
         ConfigError: it is no address of a broker; says what one looks like.
     """
     keys = None if curve_keys is None else Path(curve_keys).expanduser()
-    if url == EMBEDDED:
+    if url == EMBEDDED and EMBEDDED in schemes:
         return BrokerAddress(url)
     parts = urlsplit(url)
-    if parts.scheme not in SCHEMES or "://" not in url:
-        raise ConfigError(f"scheduler_url must be {_SHAPES}, got {_shown(url)!r}{_hint(url)}")
+    if parts.scheme not in schemes or "://" not in url:
+        *others, last = (_SHAPES[scheme] for scheme in schemes)
+        raise ConfigError(
+            f"{key} must be {', '.join(others)} or {last}, got {_shown(url)!r}{_hint(url, schemes)}"
+        )
     if "@" in url and (parts.password is not None or ":" in parts.netloc.rpartition("@")[0]):
         raise ConfigError(
-            "scheduler_url must not hold a password, because addresses are logged; give it as "
+            f"{key} must not hold a password, because addresses are logged; give it as "
             "scheduler_password or in the variable FD_SCHEDULER_PASSWORD"
         )
     if parts.scheme in ("unix", "zmq+ipc"):
-        return BrokerAddress(f"{parts.scheme}://{_socket_path(url)}", password, keys)
-    _check_place(url, parts)
+        return BrokerAddress(f"{parts.scheme}://{_socket_path(url, key)}", password, keys)
+    _check_place(url, parts, key)
     return BrokerAddress(url, password, keys)
 
 
@@ -98,18 +113,18 @@ def check_topic(topic: str) -> str:
     return topic
 
 
-def _check_place(url: str, parts: SplitResult) -> None:
+def _check_place(url: str, parts: SplitResult, key: str) -> None:
     try:
         port = parts.port
     except ValueError:
         port = 0
     if not parts.hostname or port == 0 or (port is None and parts.scheme == "zmq+tcp"):
-        raise ConfigError(f"scheduler_url needs a host and a port (1 to 65535), got {url!r}")
+        raise ConfigError(f"{key} needs a host and a port (1 to 65535), got {url!r}")
     if parts.scheme.startswith("redis") and not re.fullmatch(r"/?\d*", parts.path):
-        raise ConfigError(f"scheduler_url must end in the number of a database, got {url!r}")
+        raise ConfigError(f"{key} must end in the number of a database, got {url!r}")
 
 
-def _socket_path(url: str) -> str:
+def _socket_path(url: str, key: str) -> str:
     rest = url.partition("://")[2]
     user = _USER.match(rest)
     name = user[0] if user else ""
@@ -117,20 +132,18 @@ def _socket_path(url: str) -> str:
     if path.startswith("~"):
         path = str(Path(path).expanduser())
     if not path.startswith("/"):
-        raise ConfigError(
-            f"scheduler_url needs an absolute path, or one that starts with ~, got {url!r}"
-        )
+        raise ConfigError(f"{key} needs an absolute path, or one that starts with ~, got {url!r}")
     if len(path.encode()) > _MAX_SOCKET_PATH_BYTES:
         raise ConfigError(
-            f"scheduler_url: the socket's path has more than {_MAX_SOCKET_PATH_BYTES} bytes, "
+            f"{key}: the socket's path has more than {_MAX_SOCKET_PATH_BYTES} bytes, "
             f"which the system does not allow: {path!r}"
         )
     return name + path + separator + query
 
 
-def _hint(url: str) -> str:
+def _hint(url: str, schemes: Sequence[str]) -> str:
     scheme = url.partition(":")[0]
-    near = difflib.get_close_matches(scheme, [*SCHEMES, EMBEDDED], 1)
+    near = difflib.get_close_matches(scheme, schemes, 1)
     return f"; did you mean {near[0]}?" if near else ""
 
 

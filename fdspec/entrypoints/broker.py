@@ -23,6 +23,7 @@ from fdspec.scheduler.broker.zmq_server import ZmqServer
 from fdspec.utils.logging import configure_logging, get_logger
 
 PROGRAM = "python -m fdspec.entrypoints.broker"
+_SCHEMES = ("unix", "zmq+tcp", "zmq+ipc")
 DEFAULT_ADDRESS = "unix://~/.fdspec/broker.sock"
 logger = get_logger("fdspec.entrypoints.broker")
 
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"{options.folder}/member to every server (scheduler_curve_keys)"
             )
             return 0
-        return _serve(parse_address(options.listen, curve_keys=options.curve_keys))
+        return _serve(_address(options.listen, options.curve_keys))
     except ConfigError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return 2
@@ -73,17 +74,22 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _address(listen: str, curve_keys: str | None) -> BrokerAddress:
+    """Where to listen (ConfigError: not there)."""
+    if listen.startswith(("redis://", "rediss://")):
+        raise ConfigError(
+            "--listen: for the network, run a Redis or Valkey server (6.2 or newer) and name it in "
+            "scheduler_url; this program listens on unix:// and zmq+ sockets"
+        )
+    return parse_address(listen, curve_keys=curve_keys, key="--listen", schemes=_SCHEMES)
+
+
 def _serve(address: BrokerAddress) -> int:
     path = address.path
     if path is not None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if address.is_zmq:
+    if path is None or address.is_zmq:
         return _serve_zmq(address)
-    if path is None:
-        raise ConfigError(
-            f"--listen {address.url}: for the network, run a Redis or Valkey server (6.2 or newer) "
-            "and name it in scheduler_url; this program listens on unix:// and zmq+ sockets"
-        )
     if find_server() is None:
         zmq_address = parse_address(f"zmq+ipc://{path}")
         logger.warning("%s: set scheduler_url to %s", NO_SERVER, zmq_address.url)

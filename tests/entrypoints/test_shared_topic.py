@@ -273,6 +273,9 @@ def test_keys_for_a_zmq_broker(tmp_path, capsys):
     assert "has keys already" in capsys.readouterr().err
     assert broker.main(["--listen", "zmq+tcp://0.0.0.0:1"]) == 2
     assert "can be reached from other machines" in capsys.readouterr().err
+    assert broker.main(["--listen", "foo"]) == 2
+    shapes = "--listen must be unix:///PATH, zmq+tcp://HOST:PORT or zmq+ipc:///PATH, got 'foo'"
+    assert shapes in capsys.readouterr().err
     assert broker.main(["--listen", "redis://127.0.0.1:6379"]) == 2
     assert "run a Redis or Valkey server" in capsys.readouterr().err
     assert broker.main(["--listen", f"zmq+ipc://{tmp_path}/b", "--curve-keys", "nowhere"]) == 2
