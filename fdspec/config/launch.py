@@ -13,13 +13,13 @@ Called by `fdspec.entrypoints.launch`, which starts them.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fdspec.config.checks import check_numbers
 from fdspec.config.engine_config import EngineConfig
+from fdspec.config.launch_checks import check_alike, check_name, check_sections, nearest
 from fdspec.config.loader import LoadedConfig, assemble, environment
 from fdspec.config.options import Option, option, options_of
 from fdspec.config.processors import Processors, read_processors
@@ -35,7 +35,6 @@ SUPERVISION = "supervision"
 DEFAULT = "default of a launch"
 _ROLE = "splitwise_role"
 _ADDRESS = ("host", "port")
-_LEAST_LIKENESS = 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +150,8 @@ def load_launch(files: Sequence[str], flags: Sequence[Setting] = ()) -> LaunchPl
     """
     common = [flag for flag in flags if flag.path[0] not in (SERVERS, SUPERVISION)]
     contents = [read_yaml(path) for path in files]
+    for settings in (*contents, flags):
+        check_sections(settings, (SERVERS, SUPERVISION))
     entries = (
         _entries_of_file(files[0], contents[0], [f for f in flags if f.path[0] == SERVERS])
         if len(files) == 1 and any(setting.path == (SERVERS,) for setting in contents[0])
@@ -162,7 +163,7 @@ def load_launch(files: Sequence[str], flags: Sequence[Setting] = ()) -> LaunchPl
     servers = [
         server for entry in entries for server in _servers(entry, common, entry.role in public)
     ]
-    _check_same_topic(servers)
+    check_alike([(server.name, server.loaded) for server in servers])
     return LaunchPlan(tuple(servers), _supervision([*contents[0], *flags]))
 
 
@@ -181,8 +182,11 @@ def _entries_of_file(
     names = [".".join(setting.path[1:]) for setting in members_of(servers)]
     for flag in flags:
         if len(flag.path) < 3 or flag.path[1] not in names:
+            near = nearest(flag.path[1], names) if len(flag.path) > 2 else None
+            hint = f"; did you mean --{'.'.join((SERVERS, near, *flag.path[2:]))}?" if near else ""
             raise ConfigError(
-                f"{flag.where}: must be --servers.NAME.KEY, where NAME is one of {', '.join(names)}"
+                f"{flag.where}: must be --servers.NAME.KEY, where NAME is one of "
+                f"{', '.join(names)}{hint}"
             )
     for name, setting in zip(names, members_of(servers), strict=True):
         if not isinstance(setting.value, dict | None):
@@ -191,7 +195,10 @@ def _entries_of_file(
             )
         members = members_of(setting) if setting.value else ()
         own_flags = [_inside(flag) for flag in flags if flag.path[1] == name]
-        entries.append(_entry(name, shared, list(map(_inside, members)), own_flags))
+        own = list(map(_inside, members))
+        if not any(own_name(found) == _ROLE for found in (*shared, *own, *own_flags)):
+            check_name(setting, name, _role().choices)
+        entries.append(_entry(name, shared, own, own_flags))
     return entries
 
 
@@ -199,11 +206,11 @@ def _entry(
     name: str, shared: Sequence[Setting], own: Sequence[Setting], flags: Sequence[Setting]
 ) -> _Entry:
     """An entry of `servers`; its role is its name if there is such a role."""
-    keys = {found.path[0] for found in options_of(ServerKeys)}
+    keys = [found.path[0] for found in options_of(ServerKeys)]
     for setting in (*own, *flags):
-        near = difflib.get_close_matches(setting.path[0], keys, 1, _LEAST_LIKENESS)
+        near = nearest(setting.path[0], keys)
         if near and setting.path[0] not in keys:
-            raise ConfigError(f"{setting.where}: unknown key; did you mean {near[0]}?")
+            raise ConfigError(f"{setting.where}: unknown key; did you mean {near}?")
     for setting in shared:
         if setting.path[0] in keys:
             raise ConfigError(
@@ -320,20 +327,6 @@ def _next_port(loaded: LoadedConfig, index: int) -> LoadedConfig:
     return dataclasses.replace(loaded, config=config)
 
 
-def _check_same_topic(servers: Sequence[ServerPlan]) -> None:
-    first = servers[0]
-    for other in servers[1:]:
-        for key in (found.path[0] for found in options_of(TopicConfig)):
-            values = [getattr(server.config.topic, key) for server in (first, other)]
-            if not key.startswith("scheduler_") or values[0] == values[1]:
-                continue
-            places = [f"{server.name} ({server.loaded.origins[key]})" for server in (first, other)]
-            raise ConfigError(
-                f"{key} differs between {places[0]} and {places[1]}; servers of a launch share "
-                "one topic"
-            )
-
-
 def _supervision(settings: Sequence[Setting]) -> SupervisionConfig:
     """The keys of the section, from file and flags."""
     options = {found.path[0]: found for found in options_of(SupervisionConfig)}
@@ -349,8 +342,8 @@ def _supervision(settings: Sequence[Setting]) -> SupervisionConfig:
     for setting in found:
         key = ".".join(setting.path[1:])
         if key not in options:
-            near = difflib.get_close_matches(key, options, 1)
-            remedy = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(options)}"
+            near = nearest(key, list(options))
+            remedy = f"did you mean {near}?" if near else f"known keys: {', '.join(options)}"
             raise ConfigError(f"{setting.where}: unknown key; {remedy}")
         values[key] = convert(options[key], setting)
     return SupervisionConfig(**values)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fdspec.config.foreign import SECTION_ALIASES, foreign_keys
 from fdspec.config.quantization_map import take_apart
 from fdspec.config.schema import sections
-from fdspec.config.settings import Setting, members_of
+from fdspec.config.settings import Setting, members_of, path_of
 from fdspec.config.translation import is_off, own_name
 from fdspec.config.values import parse_json
 from fdspec.core.errors import ConfigError
@@ -164,7 +164,11 @@ def _spell(name: str, setting: Setting, *, full: bool = False) -> str:
     """A name in the manner of the setting that it replaces; `full`: with its section."""
     if not setting.spelled.startswith("--") or not setting.is_text and "." in setting.spelled:
         return name if full else name.rpartition(".")[2]
+    # Of a flag for one server of a launch, the setting knows only what stands after the server.
+    around = path_of(setting.spelled.lstrip("-"))[: -len(setting.path)]
     section, _, key = name.rpartition(".")
+    if around:
+        return "--" + ".".join((*around, name))
     if section:
         return f"--{section.replace('_', '-')}.{key}"
     return "--" + key.replace("_", "-")

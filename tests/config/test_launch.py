@@ -158,6 +158,36 @@ def test_several_files(tmp_path):
             "servers: {a: {}, b: {scheduler_topic: t}}\n",
             "scheduler_topic differs between a (default",
         ),
+        (
+            "servers:\n  prefill: {}\n  decode:\n    block_size: 32\n",
+            "block_size differs between prefill (default) and decode (x.yaml:5): 64 and 32; ",
+        ),
+        (
+            "servers:\n  prefill: {kv_cache_dtype: int8}\n  decode: {}\n",
+            "kv_cache_dtype differs between prefill (x.yaml:3) and decode (default): int8 and bf",
+        ),
+        (
+            "servers: {a: {}, b: {max_model_len: 9}}\n",
+            "max_model_len differs between a (default) and b (x.yaml:2): null and 9; ",
+        ),
+        ("servers: {a: {quantization: wint8}, b: {}}\n", "quantization differs between a (x.yaml"),
+        (
+            "servers:\n  a: {}\n  b:\n"
+            "    speculative_config: {method: ngram, verify_strategy: topp}\n",
+            "speculative_config.verify_strategy differs between a (default) and b (x.yaml:5): ",
+        ),
+        (
+            "servers: {prefill: {}, decode: {kv_transfer_transports: [shm, rdma]}}\n",
+            "no transport 'rdma', only shm, zmq-tcp (servers.decode.kv_transfer_transports: x.yaml",
+        ),
+        (
+            "servers:\n  prefill: {}\n  decoder: {}\n",
+            "x.yaml:4: servers.decoder: is no role, so this server would be mixed; did you mean de",
+        ),
+        ("servers: {a: {}, prefill_fast: {}}\n", "did you mean prefill?"),
+        ("servers: {a: {}, Front-end: {}}\n", "did you mean frontend?"),
+        ("server:\n  mixed: {}\n", "x.yaml:2: server: unknown key; did you mean servers?"),
+        ("servers: {a: {}}\nsupervison: {}\n", "supervison: unknown key; did you mean supervision"),
         ("count: 2\nservers: {a: {}}\n", "x.yaml:2: count: belongs to one server, such as servers"),
         ("supervision: {restart_dela: 1}\n", "supervision.restart_dela: unknown key; did you mean"),
         ("supervision: 3\n", "x.yaml:2: supervision: must be a map, got 3"),
@@ -168,10 +198,24 @@ def test_mistakes(mistake, text, words):
     assert words in mistake("model: m\n" + text)
 
 
+def test_servers_that_may_differ(plan):
+    text = "model: m\nservers:\n  a: {block_size: 16}\n  b: {speculative_config: off}\n"
+    text += "  mixer: {max_num_seqs: 4}\n  decode_b: {splitwise_role: mixed}\n"
+    text += (
+        "  frontend: {max_model_len: 9, quantization: wint8}\nspeculative_config: {method: ngram}\n"
+    )
+    assert {s.role for s in plan(text).servers} == {"mixed", "frontend"}
+
+
 def test_mistakes_of_flags(mistake):
     text = "model: m\nservers: {a: {}, b: {}}\n"
     assert "where NAME is one of a, b" in mistake(text, "--servers.c.port 1")
-    assert "unknown key" in mistake(text, "--servers.a.prt 1")
+    assert "did you mean --servers.a.port?" in mistake(text, "--servers.a.prt 1")
+    words = mistake(text, "--servers.a.speculative-config.metho x")
+    assert "did you mean --servers.a.speculative_config.method?" in words
+    assert "did you mean --servers.a.port?" in mistake(text, "--server.a.port 1")
+    worker = "model: m\nservers: {worker: {}, b: {}}\n"
+    assert "did you mean --servers.worker.port?" in mistake(worker, "--servers.workr.port 1")
     assert "must be an integer" in mistake(text, "--max-num-seqs x")
 
 
