@@ -35,6 +35,9 @@ replaces the file's whole section; a dotted flag changes a single key of it:
 --speculative-config off
 ```
 
+A list is written as several words or as in YAML: `--kv-transfer-transports shm zmq-tcp` or
+`--kv-transfer-transports '[shm, zmq-tcp]'`.
+
 This page is written by `python -m scripts.config_reference`.
 """
 
@@ -70,6 +73,8 @@ def _default(option: Option) -> str:
         return "required"
     if option.default in (None, ()):
         return ""
+    if isinstance(option.default, tuple):
+        return f"`[{', '.join(option.default)}]`"
     return f"`{yaml.safe_dump(option.default).splitlines()[0]}`"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of proposers that other packages bring, by their entry points.
+"""Names of proposers and KV transports that other packages bring, by their entry points.
 
 Asks the installed packages only; nothing of a plug-in is imported here.
 """
@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from importlib.metadata import entry_points
 
-ENTRY_POINT_GROUP = "fdspec.proposers"
+PROPOSERS = "fdspec.proposers"
+KV_TRANSPORTS = "fdspec.kv_transports"
 
 
-def plugin_names() -> tuple[str, ...]:
-    """Methods that plug-ins add, in alphabetical order."""
-    return tuple(sorted({point.name for point in entry_points(group=ENTRY_POINT_GROUP)}))
+def plugin_names(group: str) -> tuple[str, ...]:
+    """What plug-ins add to a group, in alphabetical order.
+
+    Args:
+        group: PROPOSERS or KV_TRANSPORTS.
+    """
+    return tuple(sorted({point.name for point in entry_points(group=group)}))

@@ -56,7 +56,8 @@ def help_text(program: str) -> str:
         *textwrap.wrap(
             "Every option is also a key of the YAML file, with underscores. The command line wins "
             "over the file, the file over the defaults. Flags and keys of FastDeploy, vLLM and "
-            "MindIE are understood too; those without effect are named in one line.",
+            "MindIE are understood too; those without effect are named in one line. Lists are "
+            "written a b or '[a, b]'.",
             _WIDTH,
         ),
         "",

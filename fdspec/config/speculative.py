@@ -13,7 +13,7 @@ from typing import Literal
 
 from fdspec.config.checks import Contradiction, check_numbers
 from fdspec.config.options import option, options_of
-from fdspec.config.plugins import plugin_names
+from fdspec.config.plugins import PROPOSERS, plugin_names
 from fdspec.config.quantization import check_quantization
 
 VerifyStrategy = Literal["target_match", "greedy", "rejection", "topp"]
@@ -60,7 +60,7 @@ class SpeculativeConfig:
     """
 
     method: str = option(
-        choices=lambda: (*METHODS, *plugin_names()),
+        choices=lambda: (*METHODS, *plugin_names(PROPOSERS)),
         help="Who drafts: ngram copies what followed the latest tokens earlier in the prompt or "
         "the output; suffix what most often followed them there or in earlier answers; memory "
         "drafts a tree of what followed them in any prompt or answer; prediction drafts from the "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Mapping
 
 import yaml
@@ -17,6 +18,7 @@ from fdspec.config.options import Option
 from fdspec.config.settings import Setting
 from fdspec.core.errors import ConfigError
 
+_BRACKETS = re.compile(r"\[(.*)\]", re.DOTALL)
 _TRUE = ("true", "yes", "on", "1")
 # Of Chinese input methods.
 _LOOKALIKES = {"\uff0c": ",", "\uff1a": ":", "\u201c": '"', "\u201d": '"', "\u3000": " "}
@@ -38,7 +40,7 @@ def convert(option: Option, setting: Setting) -> object:
         return None
     try:
         if option.kind == "strings":
-            return _to_strings(value, option.separator)
+            return _to_strings(_without_brackets(option, setting), option.separator)
         if option.kind == "map":
             return _to_map(value)
         if option.kind == "maps":
@@ -138,6 +140,16 @@ def _to_str(value: object, is_text: bool) -> str:
     if isinstance(value, str):
         return value
     raise ValueError
+
+
+def _without_brackets(option: Option, setting: Setting) -> object:
+    """On a command line, `[a, b]` is a list as in YAML; brackets of a secret belong to it."""
+    value = setting.value
+    text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+    inner = _BRACKETS.fullmatch(text.strip()) if setting.is_text and not option.secret else None
+    if inner is None:
+        return value
+    return [part for word in inner[1].split(",") if (part := word.strip().strip("\"'"))]
 
 
 def _to_strings(value: object, separator: str | None) -> tuple[str, ...]:

@@ -31,6 +31,9 @@ from fdspec.utils.logging import get_logger
 
 logger = get_logger(__name__)
 
+# Of kv_transfer_timeout, so that there is time for another transport after a read that hangs.
+_READ_SHARE = 1 / 3
+
 
 @dataclass(frozen=True, slots=True)
 class BuiltHandoff:
@@ -114,7 +117,10 @@ def _decode(
     sink_options = SinkOptions(
         options,
         transports=config.kv_transfer_transports,
-        limits=PullLimits(deadline_s=config.kv_transfer_timeout),
+        limits=PullLimits(
+            deadline_s=config.kv_transfer_timeout,
+            read_s=config.kv_transfer_timeout * _READ_SHARE,
+        ),
     )
     handoff = DecodeHandoff(HandoffSink(memory, layout, sink_options))
     logger.info("taking KV caches over by %s", ", ".join(config.kv_transfer_transports))

@@ -20,7 +20,7 @@ from fdspec.entrypoints.frontend_server import serve_frontend
 from fdspec.entrypoints.listener import Door, bind_listener
 from fdspec.entrypoints.local_model import load_server_tokenizer, with_local_model
 from fdspec.entrypoints.own_broker import with_broker
-from fdspec.entrypoints.shared_topic import check_broker, client_beside_engine
+from fdspec.entrypoints.shared_topic import check_broker, check_handoff_keys, client_beside_engine
 from fdspec.entrypoints.stopping import Signals, StopRequested, in_daemon_thread, unless_stopped
 from fdspec.scheduler.topic import LocalTopicClient, TopicClient
 from fdspec.utils.logging import get_logger
@@ -65,6 +65,7 @@ async def serve(
         end_s = _ENGINE_END_S
         try:
             config = stack.enter_context(with_broker(config))
+            check_handoff_keys(config)
             if config.topic.is_shared:
                 end_s += config.server.timeout_graceful_shutdown + _GIVE_BACK_S
                 check = in_daemon_thread(lambda: check_broker(config.topic))

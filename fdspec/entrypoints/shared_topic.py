@@ -6,9 +6,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from pathlib import Path
 
-from fdspec.config import TopicConfig
+from fdspec.config import EngineConfig, TopicConfig
+from fdspec.core import ConfigError
 from fdspec.scheduler.broker.connecting import opener
+from fdspec.scheduler.broker.curve_keys import load_member_keys
 from fdspec.scheduler.broker.interface import BrokerUnavailable
 from fdspec.scheduler.broker.values import Timing
 from fdspec.scheduler.topic import BrokerTopicClient, Terms, TopicClient, watch_workers
@@ -31,6 +34,21 @@ def check_broker(config: TopicConfig) -> None:
         logger.warning("the broker cannot be reached yet: %s", error)
     finally:
         broker.close()
+
+
+def check_handoff_keys(config: EngineConfig) -> None:
+    """Read the keys of the handoff before the model is loaded, as the engine will.
+
+    Raises:
+        ConfigError: they cannot be read.
+    """
+    folder = config.handoff.kv_transfer_curve_keys
+    if folder is None or not config.topic.hands_over:
+        return
+    try:
+        load_member_keys(Path(folder).expanduser())
+    except ConfigError as error:
+        raise ConfigError(f"kv_transfer_curve_keys: {error}") from None
 
 
 def join_topic(config: TopicConfig) -> BrokerTopicClient:

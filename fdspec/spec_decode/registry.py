@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from fdspec.config import SpeculativeConfig
-from fdspec.config.plugins import ENTRY_POINT_GROUP
+from fdspec.config.plugins import PROPOSERS
 from fdspec.core import ConfigError
 from fdspec.core.drafting import DraftModel
 from fdspec.core.protocols import Proposer
@@ -184,7 +184,7 @@ def _drafting_with(model: DraftModel, config: SpeculativeConfig, hands_over: boo
 
 
 def _plugin(config: SpeculativeConfig) -> Proposer:
-    (point, *_) = entry_points(group=ENTRY_POINT_GROUP, name=config.method)
+    (point, *_) = entry_points(group=PROPOSERS, name=config.method)
     try:
         proposer: Proposer = point.load()(config)
     except Exception as error:

@@ -5,9 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from fdspec.config import TopicConfig, load_config
+from fdspec.config import TopicConfig, handoff, load_config
+from fdspec.config.handoff import OWN_TRANSPORTS
+from fdspec.config.plugins import KV_TRANSPORTS
 from fdspec.config.render import render_config
 from fdspec.core import ConfigError
+from fdspec.entrypoints.shared_topic import check_handoff_keys
+from fdspec.transfer.transports import transport_names
 
 
 def load(*arguments):
@@ -66,7 +70,15 @@ def test_the_socket_of_an_address():
         (("--scheduler-nam", "global"), "did you mean --scheduler-name"),
         (("--splitwise-role", "both"), "one of mixed, prefill, decode, frontend"),
         (("--kv-transfer-listen", "ipc:///x"), "must be tcp://ADDRESS:PORT"),
+        (("--kv-transfer-listen", "tcp://127.0.0.1"), "must be tcp://ADDRESS:PORT with a port"),
+        (("--kv-transfer-listen", "tcp://127.0.0.1:70000"), "a port from 1 to 65535, or \\*"),
+        (("--kv-transfer-listen", "tcp://0.0.0.0:5555"), "it needs kv_transfer_curve_keys"),
+        (("--kv-transfer-listen", "tcp://[::]:*"), "kv_transfer_listen.*kv_transfer_curve_keys"),
         (("--kv-transfer-transports", ""), "at least one"),
+        (("--kv-transfer-transports", "[]"), "at least one"),
+        (("--kv-transfer-transports", "[shm, rdma]"), "no transport 'rdma', only shm, zmq-tcp"),
+        (("--kv-transfer-transports", "shm,zmq_tcp"), "'zmq_tcp'.*; did you mean zmq-tcp?"),
+        (("--kv-transfer-transports", "shm", "shm"), "each one once"),
         (("--kv-transfer-lease", "0.5"), "from 1 to 3600"),
     ],
 )
@@ -74,6 +86,42 @@ def test_mistakes(arguments, words):
     with pytest.raises(ConfigError, match=words) as caught:
         load(*arguments)
     assert "pw" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "texts", [["shm", "zmq-tcp"], ["shm,zmq-tcp"], ["[shm, 'zmq-tcp']"], ["[shm,", "zmq-tcp]"]]
+)
+def test_lists_of_a_command_line(texts):
+    config = load("--kv-transfer-transports", *texts).config
+    assert config.handoff.kv_transfer_transports == ("shm", "zmq-tcp")
+    # Brackets of a key are a part of it.
+    assert load("--api-key", "[a]").config.server.api_key == ("[a]",)
+
+
+def test_transports_are_those_that_can_be_made(monkeypatch):
+    assert set(OWN_TRANSPORTS) <= set(transport_names())
+    monkeypatch.setattr(handoff, "plugin_names", {KV_TRANSPORTS: ("mine",)}.get)
+    config = load("--kv-transfer-transports", "[mine, shm]").config
+    assert config.handoff.kv_transfer_transports == ("mine", "shm")
+    with pytest.raises(ConfigError, match="only shm, zmq-tcp, mine; did you mean mine?"):
+        load("--kv-transfer-transports", "mind")
+
+
+def test_addresses_of_the_handoff():
+    for listen in ("tcp://localhost:5", "tcp://127.0.0.2:*", "tcp://[::1]:*"):
+        assert load("--kv-transfer-listen", listen).config.handoff.kv_transfer_listen == listen
+    arguments = ("--kv-transfer-listen", "tcp://0.0.0.0:5", "--kv-transfer-curve-keys", "k")
+    config = load("--splitwise-role", "prefill", *arguments).config
+    # They are read before the model is loaded.
+    with pytest.raises(ConfigError, match="kv_transfer_curve_keys: cannot read the key k/member"):
+        check_handoff_keys(config)
+
+
+def test_a_mistake_of_the_handoff_has_a_place(tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_text("model: m\nkv_transfer_transports: [shm, rdma]\n")
+    with pytest.raises(ConfigError, match=r"kv_transfer_transports: \S*x\.yaml:2"):
+        load_config(["--config", str(path)])
 
 
 @pytest.mark.parametrize(
