@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from fdspec.transfer import (
     TransportOptions,
 )
 from fdspec.utils.logging import get_logger
+from fdspec.utils.private_folder import make_private_folder
 
 logger = get_logger(__name__)
 
@@ -68,7 +68,7 @@ def build_handoff(
     if not config.topic.hands_over:
         nothing = NoHandoff()
         return BuiltHandoff(nothing, (), nothing.close)
-    folder = Path(tempfile.mkdtemp(prefix="fdspec-kv-", dir="/tmp"))
+    folder = make_private_folder()
     try:
         options = _transport_options(config.handoff, folder)
         # The first write to a page is slow; this is the time for it.

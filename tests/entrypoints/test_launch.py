@@ -3,16 +3,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
 import socket
+import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
+from fdspec.config.launch import load_launch
 from fdspec.entrypoints.launch import __main__ as program
-from fdspec.entrypoints.launch.kept_server import PrefixedLines
+from fdspec.entrypoints.launch.kept_server import GaveUp, KeptServer, PrefixedLines
+from fdspec.utils.private_folder import make_private_folder
 from tests.entrypoints.launched import alive, client, descendants, fake_launch
 from tests.entrypoints.tiny_tokenizer import save_tokenizer
 from tests.entrypoints.waiting import wait_until
@@ -70,13 +75,19 @@ def test_a_launch_from_start_to_end(folder):
     assert "Traceback" not in launch.log
 
 
-def test_everything_dies_with_a_launcher_that_is_killed(folder):
+def test_everything_dies_with_a_launcher_that_is_killed(folder, monkeypatch):
     with fake_launch(folder, "echo") as launch:
         launch.wait_ready()
         processes = descendants(launch.process_id)
         assert len(processes) == 5
         launch.end(signal.SIGKILL)
         wait_until(lambda: alive(processes) == [])
+    # What it could not remove goes when the next server, broker or launch starts.
+    left = list((folder / "tmp").iterdir())
+    assert len(left) == 4
+    monkeypatch.setattr("tempfile.tempdir", str(folder / "tmp"))
+    mine = make_private_folder()
+    assert list((folder / "tmp").iterdir()) == [mine]
 
 
 def test_a_server_that_does_not_start_ends_the_launch(folder):
@@ -104,10 +115,41 @@ def test_requests_may_finish_and_a_second_signal_hurries(folder):
             next(lines)
             launch.send(signal.SIGINT)
             assert list(lines)[-2] == "data: [DONE]"
+            # Nobody may connect and wait for an answer that never comes.
+            with pytest.raises(httpx.ConnectError), client(str(http.base_url)) as late:
+                late.get("/health")
             launch.send(signal.SIGINT)
             assert "shutting_down" in list(endless.iter_lines())[-4]
         assert launch.end(0) == 0
     assert "Traceback" not in launch.log
+
+
+def kept_server(folder, listener, status):
+    """A server that ends at once with a status."""
+    plan = load_launch([str(folder / "launch.yaml")])
+    command = [sys.executable, "-c", f"raise SystemExit({status})"]
+    (server,) = [server for server in plan.servers if server.name == "mixed"]
+    return KeptServer(
+        server,
+        server.config,
+        listener,
+        supervision=plan.supervision,
+        command=command,
+        name_width=5,
+    )
+
+
+def test_a_launch_that_ends_does_not_start_again_what_somebody_else_has_ended(folder, caplog):
+    async def keep(status):
+        with socket.socket() as listener:
+            server = kept_server(folder, listener, status)
+            server.let_end()
+            await server.keep()
+
+    asyncio.run(keep(0))
+    assert "starting it again" not in caplog.text
+    with pytest.raises(GaveUp, match="exit status 3 before it was ready 2 times in a row"):
+        asyncio.run(keep(3))
 
 
 @pytest.mark.full

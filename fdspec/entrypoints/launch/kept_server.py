@@ -12,7 +12,6 @@ import os
 import shutil
 import socket
 import sys
-import tempfile
 from collections.abc import Sequence
 from typing import TextIO
 
@@ -22,6 +21,7 @@ from fdspec.config import EngineConfig
 from fdspec.config.launch import ServerPlan, SupervisionConfig
 from fdspec.entrypoints.child import Child, describe_end
 from fdspec.utils.logging import get_logger
+from fdspec.utils.private_folder import make_private_folder
 
 logger = get_logger(__name__)
 
@@ -61,7 +61,7 @@ class KeptServer:
     Args:
         plan: of the server.
         config: likewise, with the broker's address.
-        listener: its socket.
+        listener: its socket; `end` closes it.
         supervision: when it is started again.
         command: the program, `server.py`.
         name_width: columns of the longest name, for the log.
@@ -85,6 +85,7 @@ class KeptServer:
         self._command = command
         self._lines = PrefixedLines(f"{plan.name.ljust(name_width)} | ")
         self._ending = asyncio.Event()
+        self._may_end = False
         self._child: Child | None = None
 
     async def keep(self) -> None:
@@ -97,7 +98,7 @@ class KeptServer:
         num_failed = 0
         while True:
             status, was_ready, last_lines = await self._run_once()
-            if self._ending.is_set():
+            if self._ending.is_set() or (self._may_end and status == 0):
                 return
             how = describe_end(status)
             num_failed = 0 if was_ready else num_failed + 1
@@ -114,6 +115,13 @@ class KeptServer:
             if self._ending.is_set():
                 return
 
+    def let_end(self) -> None:
+        """Leave the server alone if somebody else ends it from now on: the launch is ending.
+
+        One that crashes is started again as before, so that running requests can finish.
+        """
+        self._may_end = True
+
     async def end(self, hurry: asyncio.Event) -> bool:
         """Let the server drain and end; False if it had to be killed.
 
@@ -121,6 +129,8 @@ class KeptServer:
             hurry: set when it is to end without draining, now or later.
         """
         self._ending.set()
+        # As long as we held it open, clients could connect and wait for nobody.
+        self._listener.close()
         if self._child is None:
             return True
         # The server drains, and then its engine does.
@@ -153,7 +163,7 @@ class KeptServer:
                 logger.info("%s is ready", self.plan.name)
 
         # So that nothing is left of a server that is killed.
-        scratch = tempfile.mkdtemp(prefix="fdspec-")
+        scratch = make_private_folder()
         try:
             child = Child(self._command, self._lines.write)
             arguments = ["--listener", str(self._listener.fileno()), "--ready", str(says)]
@@ -162,7 +172,7 @@ class KeptServer:
                 *arguments,
                 files=(self._listener.fileno(), says),
                 cpus=self.plan.cpus,
-                environment={"TMPDIR": scratch},
+                environment={"TMPDIR": str(scratch)},
             )
         finally:
             os.close(says)

@@ -92,6 +92,8 @@ class _Launch:
     async def _end(self, hurry: asyncio.Event) -> bool:
         """End frontends, then the others; False if one had to be killed."""
         logger.info("stopping; a second signal hurries")
+        for server in self._servers:
+            server.let_end()
         frontends = [s for s in self._servers if s.plan.role == "frontend"]
         workers = [s for s in self._servers if s.plan.role != "frontend"]
         outcomes: list[bool] = []
