@@ -17,6 +17,7 @@ from fdspec.config.schema import sections
 
 _COMMENT_COLUMN = 48
 _HELP_COLUMN = 38
+_INDENT = 2
 _WIDTH = 100
 _METAVARS = {
     "bool": "[true|false]",
@@ -77,7 +78,11 @@ def help_text(program: str) -> str:
         if section.key is not None:
             lines += _section_entry(section.key, section.nullable)
         for option in section.options:
-            lines += _entry(f"{option.flag} {_metavar(option)}", _describe(option))
+            head, text = f"{option.flag} {_metavar(option)}", _describe(option)
+            if len(head) > _WIDTH - _INDENT:
+                head = f"{option.flag} NAME"
+                text += f" One of {', '.join(option.choices)}."
+            lines += _entry(head, text)
     return "\n".join(lines)
 
 
@@ -88,7 +93,7 @@ def _section_entry(key: str, nullable: bool) -> list[str]:
 
 
 def _entry(head: str, text: str) -> list[str]:
-    head = f"  {head}"
+    head = " " * _INDENT + head
     wrapped = textwrap.wrap(text, _WIDTH - _HELP_COLUMN)
     indent = " " * _HELP_COLUMN
     if len(head) >= _HELP_COLUMN:

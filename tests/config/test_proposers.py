@@ -236,7 +236,7 @@ def test_a_mindie_file(tmp_path):
             "config.json:9: .*exactly one map, because one model is served; got 2",
         ),
         ('"ServerConfig": {', '"ServerConfig": 3, "x": {', "ServerConfig: must be a map, got 3"),
-        ("memory_decoding", "eagle", "plugin_params.plugin_type: eagle is not available"),
+        ("memory_decoding", "medusa", "plugin_params.plugin_type: medusa is not available"),
         (":12", ":17", r"speculationGamma: .*config.json:14; .*decoding_length: .*config.json:9"),
     ],
 )
