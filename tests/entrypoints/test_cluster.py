@@ -71,6 +71,17 @@ def test_health_without_the_workers_that_requests_need(http, server):
         client.missing_roles, client.has_engine = (), True
 
 
+def test_health_while_the_engine_is_silent(http, server):
+    client = server.frontend.client
+    client.is_engine_silent = True
+    try:
+        answer = http.get("/health")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_silent")
+    finally:
+        client.is_engine_silent = False
+    assert http.get("/health").status_code == 200
+
+
 def test_metrics_of_the_handoff():
     metrics = Metrics("fdspec")
     metrics.stats = EngineStats(

@@ -92,7 +92,11 @@ def test_a_worker_that_is_stopped_and_goes_on_too_late(world, capsys):
     os.kill(victim, signal.SIGSTOP)
     workers.append(world.server())
     reader.check()
-    os.kill(victim, signal.SIGCONT)
+    with workers[0].http() as http:
+        wait_until(lambda: http.get("/health").status_code == 503)
+        assert http.get("/health").json()["error"]["code"] == "engine_silent"
+        os.kill(victim, signal.SIGCONT)
+        wait_until(lambda: http.get("/health").status_code == 200)
     wait_until(lambda: list(leased(world, capsys).values()) == [0, 0])
     assert "fenced" in workers[0].log or "lost" in workers[0].log
     Reader(frontend, BODY).check()

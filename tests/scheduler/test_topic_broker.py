@@ -4,13 +4,14 @@
 import asyncio
 import contextlib
 import random
+from dataclasses import replace
 
 import pytest
 
 from fdspec.core import FinishReason, TokenEvent, TokenLogprob
 from fdspec.scheduler.broker.interface import BrokerUnavailable
-from fdspec.scheduler.broker.values import WorkerCard
-from fdspec.scheduler.topic import Fatal, Ready
+from fdspec.scheduler.broker.values import TopicStats, WorkerCard
+from fdspec.scheduler.topic import Fatal, InProcessTopic, Ready, worker_watch
 from fdspec.scheduler.topic.broker_client import NoWorker, TopicBusy
 from fdspec.scheduler.topic.broker_worker import BrokerEngineTopic
 from tests.scheduler.topic_world import (
@@ -150,18 +151,53 @@ def test_a_worker_that_ends_gives_its_requests_back(play):
         client = world.client()
         command = submit("a")
         others: list[ConnectedEngine] = []
+        closing: list[asyncio.Future[None]] = []
 
         def end(num_tokens):
             if num_tokens >= 5 and not others:
                 others.append(world.worker("second"))
                 first.stop()
-                asyncio.get_running_loop().run_in_executor(None, first.topic.close)
+                loop = asyncio.get_running_loop()
+                closing.append(loop.run_in_executor(None, first.topic.close))
 
         assert await answers(client, command, on_tokens=end) == expected(command)
         (again,) = others[0].submitted
         assert len(again.emitted[0] or ()) >= 5
+        # Nobody has to wait until it is taken for dead.
+        await closing[0]
+        (alive,) = (await client.topic_stats()).workers
+        assert alive.card.worker_id == "second"
 
     play(scenario, lease_s=30.0)
+
+
+def test_a_server_notices_that_its_engine_is_silent(play, monkeypatch):
+    monkeypatch.setattr(worker_watch, "_INTERVAL_S", 0.02)
+
+    async def scenario(world):
+        server, network = InProcessTopic(), Network(world)
+        engine = BrokerEngineTopic(network.open, WorkerCard("w"), world.timing, server=server)
+        engine.publish(READY)
+        (ready,) = server.receive()
+        assert ready == replace(READY, worker_id="w")
+        client = world.client()
+        seen: list[TopicStats] = []
+        client.dispatch(ready)
+        client.on_topic = seen.append
+        watcher = asyncio.create_task(worker_watch.watch_workers(client, has_engine=True))
+        try:
+            # Before it has come, it is not missed.
+            await until(lambda: any(stats.workers for stats in seen))
+            await until(lambda: not client.is_engine_silent)
+            network.is_cut = True
+            await until(lambda: client.is_engine_silent)
+            network.is_cut = False
+            await until(lambda: not client.is_engine_silent)
+        finally:
+            watcher.cancel()
+            await asyncio.to_thread(engine.close)
+
+    play(scenario)
 
 
 def test_releasing_a_stream_ends_the_work(play):

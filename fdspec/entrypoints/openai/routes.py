@@ -219,7 +219,7 @@ def _add_state(router: APIRouter, frontend: Frontend) -> None:
         """200 while the engine lives and requests get through to it, else 503.
 
         A server without an engine is not healthy without the workers that requests need. One with
-        an engine is: to start it again would help nobody.
+        an engine is: to start it again would help nobody. It is not while its own engine is silent.
         """
         client = frontend.client
         if client.death is not None:
@@ -229,6 +229,12 @@ def _add_state(router: APIRouter, frontend: Frontend) -> None:
                 503,
                 "the broker of the scheduler topic cannot be reached",
                 code="broker_unreachable",
+            )
+        if client.is_engine_silent:
+            raise ApiError(
+                503,
+                "the scheduler topic does not hear from the engine of this server",
+                code="engine_silent",
             )
         if not client.missing_roles:
             return _json({"status": "ok"})

@@ -132,6 +132,11 @@ class TopicBook:
             if entry is not None:
                 self._give_back(entry, is_fault, now_s)
 
+    def leave(self, worker: WorkerCard, now_s: float) -> None:
+        """See `Broker.leave`."""
+        self.sweep(now_s)
+        self._dismiss(worker.worker_id, False, now_s)
+
     def cancel(self, request_id: str, now_s: float) -> None:
         """See `Broker.cancel`."""
         self.sweep(now_s)
@@ -171,10 +176,7 @@ class TopicBook:
         """Do what has come due: silent workers and frontends, ended leases, deadlines."""
         for worker_id, (_, until_s) in list(self._workers.items()):
             if until_s <= now_s:
-                del self._workers[worker_id]
-                for entry in [e for e in self._entries.values() if e.worker == worker_id]:
-                    if entry.epoch is not None:
-                        self._give_back(entry, True, now_s)
+                self._dismiss(worker_id, True, now_s)
         while self._due and self._due[0][0] <= now_s:
             self._check_due(heapq.heappop(self._due)[1], now_s)
         for frontend, until_s in list(self._frontends.items()):
@@ -189,6 +191,13 @@ class TopicBook:
 
     def _meet(self, worker: WorkerCard, timing: Timing, now_s: float) -> None:
         self._workers[worker.worker_id] = (worker, now_s + timing.worker_timeout_s)
+
+    def _dismiss(self, worker_id: str, is_fault: bool, now_s: float) -> None:
+        """A worker is not alive any more: its requests go on elsewhere."""
+        self._workers.pop(worker_id, None)
+        for entry in [e for e in self._entries.values() if e.worker == worker_id]:
+            if entry.epoch is not None:
+                self._give_back(entry, is_fault, now_s)
 
     def _can_serve(self, entry: QueueEntry) -> bool:
         alive = {card.role for card, _ in self._workers.values()}

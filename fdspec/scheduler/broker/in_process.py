@@ -96,6 +96,10 @@ class InProcessBroker:
         """See `Broker.nack`."""
         self._call(lambda book, now_s: book.nack(leases, is_fault, now_s))
 
+    def leave(self, worker: WorkerCard) -> None:
+        """See `Broker.leave`."""
+        self._call(lambda book, now_s: book.leave(worker, now_s))
+
     def cancel(self, request_id: str) -> None:
         """See `Broker.cancel`."""
         self._call(lambda book, now_s: book.cancel(request_id, now_s))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Broker: the contract of a scheduler topic, seven verbs and the reading of results.
+"""Broker: the contract of a scheduler topic, eight verbs and the reading of results.
 
 `tests/scheduler/topic_conformance` are its specification; every back end passes them.
 """
@@ -89,6 +89,10 @@ class Broker(Protocol):
             is_fault: True if the request may be to blame, which counts as a delivery without a
                 token; False if the worker only ends.
         """
+        ...
+
+    def leave(self, worker: WorkerCard) -> None:
+        """The worker ends: it is not alive any more. What it still holds is given back."""
         ...
 
     def cancel(self, request_id: str) -> None:

@@ -43,7 +43,7 @@ from fdspec.scheduler.broker.values import (
     WorkerState,
 )
 
-_VERBS = ("submit", "lease", "renew", "emit", "nack", "cancel", "stats", "collect")
+_VERBS = ("submit", "lease", "renew", "emit", "nack", "leave", "cancel", "stats", "collect")
 _ENDED = b"ended"
 _ANSWER_S = 5.0
 _MAX_RESULTS = 1000
@@ -145,6 +145,10 @@ class RedisBroker:
     def nack(self, leases: Sequence[LeaseRef], *, is_fault: bool = False) -> None:
         """See `Broker.nack`."""
         self._call("nack", int(is_fault), *_names(leases))
+
+    def leave(self, worker: WorkerCard) -> None:
+        """See `Broker.leave`."""
+        self._call("leave", worker.worker_id, worker.role)
 
     def cancel(self, request_id: str) -> None:
         """See `Broker.cancel`."""

@@ -28,7 +28,7 @@ from fdspec.scheduler.broker.values import (
     WorkerCard,
 )
 
-VERSION = 2
+VERSION = 3
 MAX_MESSAGE_BYTES = 4 * MAX_PAYLOAD_BYTES
 OK, WRONG = b"ok", b"wrong"
 _HEADER = struct.Struct("<BQ")
@@ -77,6 +77,7 @@ ARGUMENTS: dict[str, Any] = {
     "renew": RenewCall,
     "emit": tuple[Emission, ...],
     "nack": NackCall,
+    "leave": WorkerCard,
     "cancel": str,
     "stats": None,
     "collect": CollectCall,
@@ -87,6 +88,7 @@ ANSWERS: dict[str, Any] = {
     "renew": list[LeaseState],
     "emit": list[EmitOutcome],
     "nack": None,
+    "leave": None,
     "cancel": None,
     "stats": TopicStats,
     "collect": Collected,

@@ -111,6 +111,10 @@ class ZmqBroker:
         """See `Broker.nack`."""
         self._call("nack", NackCall(tuple(leases), is_fault))
 
+    def leave(self, worker: WorkerCard) -> None:
+        """See `Broker.leave`."""
+        self._call("leave", worker)
+
     def cancel(self, request_id: str) -> None:
         """See `Broker.cancel`."""
         self._call("cancel", request_id)

@@ -178,6 +178,7 @@ _VERBS: dict[str, Callable[[TopicBook, Any, float], Any]] = {
     "renew": lambda book, call, now_s: book.renew(call.worker, call.leases, call.timing, now_s),
     "emit": lambda book, emissions, now_s: book.emit(emissions, now_s),
     "nack": lambda book, call, now_s: book.nack(call.leases, call.is_fault, now_s),
+    "leave": lambda book, worker, now_s: book.leave(worker, now_s),
     "cancel": lambda book, request_id, now_s: book.cancel(request_id, now_s),
     "stats": lambda book, _, now_s: book.stats(now_s),
     "collect": lambda book, call, now_s: book.collect(

@@ -116,6 +116,8 @@ class BrokerEngineTopic:
 
     def publish(self, status: Status) -> None:
         """Tell the server, and the topic with the next renewal. Ready starts the work."""
+        if isinstance(status, Ready):
+            status = replace(status, worker_id=self._card.worker_id)
         if self._server is not None:
             self._server.publish(status)
         if isinstance(status, EngineStats):
@@ -254,8 +256,11 @@ class BrokerEngineTopic:
                 if not self._is_open and trouble.age_s > _FAREWELL_S:
                     break
                 time.sleep(_RETRY_S)
+        # It would say that the worker lives.
+        self._threads[0].join(_FAREWELL_S)
         try:
             broker.nack(self._held.refs(), is_fault=self._is_faulty)
+            broker.leave(self._card)
         except BrokerError as error:
             logger.warning("requests are given back by their leases' end only: %s", error)
 

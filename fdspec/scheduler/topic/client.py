@@ -89,6 +89,7 @@ class TopicClient(ABC):
         death: why the engine is gone; None while it lives.
         trouble: why requests cannot get through now, though they may later; None if they can.
         has_engine: False if only workers of a shared topic compute.
+        is_engine_silent: True while a shared topic takes this server's own engine for dead.
         missing_roles: of a shared topic: see `TopicStats.missing_roles`.
         on_stats: called with each EngineStats; replace it to watch.
         on_topic: called with the TopicStats of a shared topic; replace it to watch.
@@ -101,6 +102,7 @@ class TopicClient(ABC):
         self.death: str | None = None
         self.trouble: str | None = None
         self.has_engine = True
+        self.is_engine_silent = False
         self.missing_roles: tuple[Role, ...] = ()
         self.on_stats: Callable[[EngineStats], None] = lambda _: None
         self.on_topic: Callable[[TopicStats], None] = lambda _: None

@@ -27,6 +27,7 @@ class Ready:
         details: further facts for logs and the metric `cache_config_info`.
         speculative_methods: proposers that a request may ask for.
         kv_endpoints: ways to the KV cache, of an engine that hands it over.
+        worker_id: of the engine on a shared topic; empty on one of its own.
     """
 
     vocab_size: int
@@ -39,6 +40,7 @@ class Ready:
     details: tuple[tuple[str, str], ...] = ()
     speculative_methods: tuple[str, ...] = ()
     kv_endpoints: tuple[str, ...] = ()
+    worker_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

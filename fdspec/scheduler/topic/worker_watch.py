@@ -30,6 +30,7 @@ async def watch_workers(client: TopicClient, *, has_engine: bool) -> None:
     """
     client.has_engine = has_engine
     is_told = False
+    was_there = False
     while True:
         with contextlib.suppress(BrokerError if has_engine else BrokerUnavailable):
             stats = await client.topic_stats()
@@ -39,6 +40,8 @@ async def watch_workers(client: TopicClient, *, has_engine: bool) -> None:
                 _tell_what_is_missing(client.missing_roles)
             if not has_engine:
                 _tell_of_workers(client, stats)
+            elif was_there := was_there or _has_engine_of(client, stats):
+                _note_silence(client, not _has_engine_of(client, stats))
         if client.ready is None and not is_told:
             logger.info("waiting for a worker on the topic")
             is_told = True
@@ -50,6 +53,21 @@ def _tell_what_is_missing(roles: Sequence[Role]) -> None:
         logger.warning("no %s worker is alive on the topic", " and no ".join(roles))
     else:
         logger.info("every kind of worker that requests need is alive on the topic")
+
+
+def _has_engine_of(client: TopicClient, stats: TopicStats) -> bool:
+    """Whether the engine beside this server is among the living workers."""
+    ready = client.ready
+    ids = {worker.card.worker_id for worker in stats.workers}
+    return ready is not None and ready.worker_id in ids
+
+
+def _note_silence(client: TopicClient, is_silent: bool) -> None:
+    if is_silent and not client.is_engine_silent:
+        logger.warning("the topic does not hear from the engine of this server")
+    elif client.is_engine_silent and not is_silent:
+        logger.info("the topic hears from the engine of this server again")
+    client.is_engine_silent = is_silent
 
 
 def _tell_of_workers(client: TopicClient, stats: TopicStats) -> None:

@@ -51,6 +51,23 @@ def test_a_silent_worker_loses_everything_at_once(topic):
     assert [worker.card.worker_id for worker in other.broker.stats().workers] == ["v"]
 
 
+def test_a_worker_that_leaves_is_gone_at_once(topic):
+    """What it holds goes on, as often as it likes: nobody is to blame."""
+    frontend, other = topic.frontend(), topic.worker("v", role="decode")
+    frontend.submit("a", decode_below=1)
+    for number in range(5):
+        leaving = topic.worker(f"w{number}", role="decode")
+        (lease,) = leaving.lease()
+        leaving.broker.leave(leaving.card)
+        leaving.broker.leave(leaving.card)
+        assert leaving.emit(lease.ref, 0, 1) is EmitOutcome.FENCED
+        assert topic.connect().stats().workers == ()
+    (lease,) = other.lease()
+    assert lease.delivery == 1
+    (alive,) = other.broker.stats().workers
+    assert (alive.card.worker_id, alive.num_leased) == ("v", 1)
+
+
 def test_renewing_keeps_a_request(topic):
     frontend, worker = topic.frontend(), topic.worker("w", 1.0)
     patient = Worker(topic.connect(30.0), "w")

@@ -208,10 +208,10 @@ def test_another_version_is_told(start):
         dealer.linger = 0
         dealer.connect(service.address.url.removeprefix("zmq+"))
         for frames, words in [
-            ([b"\x01" + bytes(8), b"stats", b"t", b"\xc0"], b"speaks version 2, the member"),
+            ([b"\x01" + bytes(8), b"stats", b"t", b"\xc0"], b"speaks version 3, the member"),
             ([b"hello"], b"no call of one of its members"),
-            ([b"\x02" + bytes(8), b"steal", b"t", b"\xc0"], b"malformed call"),
-            ([b"\x02" + bytes(8), b"submit", b"t", b"\x93\x01"], b"malformed call"),
+            ([b"\x03" + bytes(8), b"steal", b"t", b"\xc0"], b"malformed call"),
+            ([b"\x03" + bytes(8), b"submit", b"t", b"\x93\x01"], b"malformed call"),
         ]:
             dealer.send_multipart(frames)
             assert dealer.poll(5000)

@@ -138,16 +138,19 @@ local function meet(worker, role, card, timeout_ms)
   redis.call('HSET', one('cards'), worker, card)
 end
 
+-- A worker is not alive any more: its requests go on elsewhere.
+local function dismiss(worker, role, is_fault)
+  for _, request in ipairs(redis.call('SMEMBERS', key('l', worker))) do
+    give_back(request, is_fault)
+  end
+  redis.call('DEL', key('l', worker))
+  redis.call('HDEL', one('cards'), worker)
+  redis.call('ZREM', key('workers', role), worker)
+end
+
 local function sweep()
   for _, role in ipairs(ROLES) do
-    for _, worker in ipairs(due(key('workers', role))) do
-      for _, request in ipairs(redis.call('SMEMBERS', key('l', worker))) do
-        give_back(request, true)
-      end
-      redis.call('DEL', key('l', worker))
-      redis.call('HDEL', one('cards'), worker)
-      redis.call('ZREM', key('workers', role), worker)
-    end
+    for _, worker in ipairs(due(key('workers', role))) do dismiss(worker, role, true) end
   end
   for _, request in ipairs(due(one('deadlines'))) do fail(request, 'expired') end
   for _, request in ipairs(due(one('leases'))) do give_back(request, true) end
