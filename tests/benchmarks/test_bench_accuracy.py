@@ -115,6 +115,7 @@ def test_formats_of_the_demo_model(tmp_path, smollm2_path, capsys) -> None:
     assert "as-stored" in capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_types_of_the_cache_beside_each_other(tmp_path, smollm2_path) -> None:
     output = tmp_path / "accuracy.json"
     options = ["--model", str(smollm2_path), "--window", "32", "--num-windows", "2"]
