@@ -211,10 +211,7 @@ def explore(machine, num_examples, *, derandomize=True):
 def test_loads():
     COUNTS.clear()
     explore(DecodeMachine, 25)
-    assert (
-        min(COUNTS[kind] for kind in ("0", "1", "2", "3", "abandoned", "present", "next tokens"))
-        > 0
-    ), COUNTS
+    assert min(COUNTS[kind] for kind in ("0", "1", "2", "3", "present", "next tokens")) > 0, COUNTS
 
 
 def test_departures():
@@ -233,4 +230,7 @@ def test_early_departures():
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("machine", [DecodeMachine, PrefillMachine, EarlyMachine])
 def test_many_states(machine):
+    COUNTS.clear()
     explore(machine, 1000, derandomize=False)
+    # About one in ten runs aborts a request while its cache is on the way.
+    assert machine is not DecodeMachine or COUNTS["abandoned"] > 0
