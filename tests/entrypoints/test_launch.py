@@ -65,7 +65,8 @@ def test_a_launch_from_start_to_end(folder):
         assert "mixed was ended by SIGKILL; it may" in launch.log
         for _ in range(4):
             with client(url) as http:
-                assert http.get("/health").status_code == 200
+                # A frontend that was started again hears of the workers a little later.
+                wait_until(lambda: http.get("/health").status_code == 200)
                 assert ask(http) == "ababa"
         processes += descendants(launch.process_id)
         assert launch.end(signal.SIGTERM) == 0

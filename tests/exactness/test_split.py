@@ -102,7 +102,13 @@ def check(world, transport, proposer, *, decode_setting=DECODE, is_early=False):
         shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("name", ALL_WORLDS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.full if name == "smollm2" else [])
+        for name in ALL_WORLDS
+    ],
+)
 def test_split(worlds, name):
     """Each model in one way; the full suite has both transports, with and without drafts."""
     number = ALL_WORLDS.index(name)
