@@ -157,25 +157,8 @@ def _assemble(
     model: LlamaFamilyModel,
     drafters: Sequence[Drafter],
 ) -> BuiltEngine:
-    from fdspec.worker.model_runner import ModelRunner  # imports paddle
-
     size = _pool_size(config, model, drafters)
-    description = size.describe(model.max_model_len, config.scheduler.max_num_seqs)
-    logger.info("%s; %s", description, config.cache.kv_cache_dtype)
-    complaint = size.complaint(model.max_model_len)
-    if complaint is not None:
-        logger.warning("%s", complaint)
-    logger.info("weights: %s", _weight_formats(config, model))
-    runner = ModelRunner(
-        model,
-        num_blocks=size.num_blocks,
-        block_size=size.block_size,
-        kv_cache_dtype=config.cache.kv_cache_dtype,
-        use_step_program=config.graph_optimization.use_step_program,
-        swap_bytes=int(config.cache.swap_space * 1e9),
-        swap_folder=config.cache.swap_space_path,
-        extra=groups_of(drafters),
-    )
+    runner = _build_runner(config, model, size, drafters)
     pool = BlockPool(
         size.num_blocks,
         size.block_size,
@@ -222,6 +205,30 @@ def _assemble(
             others += layout_details(layout)
         ready = replace(ready, details=ready.details + others, kv_endpoints=built.endpoints)
     return BuiltEngine(engine, ready, close)
+
+
+def _build_runner(
+    config: EngineConfig, model: LlamaFamilyModel, size: PoolSize, drafters: Sequence[Drafter]
+) -> ModelRunner:
+    """The runner, and what its memory holds told in the log."""
+    from fdspec.worker.model_runner import ModelRunner  # imports paddle
+
+    description = size.describe(model.max_model_len, config.scheduler.max_num_seqs)
+    logger.info("%s; %s", description, config.cache.kv_cache_dtype)
+    complaint = size.complaint(model.max_model_len)
+    if complaint is not None:
+        logger.warning("%s", complaint)
+    logger.info("weights: %s", _weight_formats(config, model))
+    return ModelRunner(
+        model,
+        num_blocks=size.num_blocks,
+        block_size=size.block_size,
+        kv_cache_dtype=config.cache.kv_cache_dtype,
+        use_step_program=config.graph_optimization.use_step_program,
+        swap_bytes=int(config.cache.swap_space * 1e9),
+        swap_folder=config.cache.swap_space_path,
+        extra=groups_of(drafters),
+    )
 
 
 def _weight_formats(config: EngineConfig, model: LlamaFamilyModel) -> WeightFormats:
